@@ -1,0 +1,37 @@
+# Every target does its own set-up: a fresh clone needs python3 (3.10 or newer) and nothing else.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TEST_ARGS ?=
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test test-slow lint bench setup clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,examples]'
+	mkdir -p $(VENV)/types && ln -sfn $(CURDIR) $(VENV)/types/oomdoc
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not gpu' $(TEST_ARGS)
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m 'slow and not gpu' $(TEST_ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=$(VENV)/types $(BIN)/mypy -p oomdoc
+
+bench: $(READY)
+	$(BIN)/python -m pytest tests/benchmarks -q -s -m '' $(TEST_ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .oomdoc

@@ -1,0 +1,1 @@
+"""The CUDA caching allocator as a pure state machine; replay of a recorded trace; what-if."""

@@ -1,0 +1,1 @@
+"""Attribution (bytes to category) and one file per cause."""

@@ -1,0 +1,1 @@
+"""One file per remedy; the planner; the cost model; config adapters; application at run time."""

@@ -1,0 +1,1 @@
+"""Write a plan into the config file of a training framework."""

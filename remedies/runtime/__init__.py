@@ -1,0 +1,1 @@
+"""Apply a plan to an unmodified script while it runs, through torch's global hooks."""

@@ -1,0 +1,1 @@
+"""Renderers: each a function of a Report that returns a string."""
