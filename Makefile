@@ -1,18 +1,19 @@
 # Every target does its own set-up: a fresh clone needs python3 (3.10 or newer) and nothing else.
 VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
 PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow lint bench setup clean
+.PHONY: demo test test-slow test-next lint bench setup clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,examples]'
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[dev,examples]'
 	mkdir -p $(VENV)/types && ln -sfn $(CURDIR) $(VENV)/types/oomdoc
 	touch $(READY)
 
@@ -25,6 +26,9 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m 'slow and not gpu' $(TEST_ARGS)
 
+test-next:
+	$(MAKE) test VENV=.venv-next CONSTRAINTS=constraints-next.txt
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,4 +38,4 @@ bench: $(READY)
 	$(BIN)/python -m pytest tests/benchmarks -q -s -m '' $(TEST_ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .oomdoc
+	rm -rf $(VENV) .venv-next build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .oomdoc
