@@ -1,0 +1,85 @@
+"""Blocks of device memory and the pools that keep the free ones."""
+
+from bisect import bisect_left, insort
+
+from .statistics import Counters
+
+ADDRESS_BITS = 64
+ADDRESS_MASK = (1 << ADDRESS_BITS) - 1
+
+
+class Block:
+    """A piece of one segment. `prev` and `next` are its neighbours there, in address order.
+
+    A block is in use while `allocated`, or while other streams may still use it (`pending_events` > 0 or
+    `stream_uses`). Only then, or when not `mapped` to physical memory, is it missing from its pool's free lists.
+    """
+
+    __slots__ = (
+        "address",
+        "allocated",
+        "expandable",
+        "mapped",
+        "next",
+        "pending_events",
+        "pool",
+        "pooled_at",
+        "prev",
+        "requested",
+        "size",
+        "stream",
+        "stream_uses",
+    )
+
+    def __init__(self, address: int, size: int, stream: int, pool: "Pool") -> None:
+        self.address = address
+        self.size = size  # bytes of the block, at least `requested` rounded up
+        self.requested = 0  # bytes that were asked for; stale once free
+        self.stream = stream
+        self.pool = pool
+        self.prev: Block | None = None
+        self.next: Block | None = None
+        self.allocated = False
+        self.mapped = True
+        self.expandable = False
+        self.pending_events = 0
+        self.stream_uses: set[int] | None = None
+        self.pooled_at = 0  # pool.searches when it became free: its age for garbage collection
+
+    @property
+    def key(self) -> int:
+        """Order of the free lists: by size, then by address."""
+        return self.size << ADDRESS_BITS | self.address
+
+    @property
+    def is_split(self) -> bool:
+        return self.prev is not None or self.next is not None
+
+
+class Pool:
+    """Free blocks of one kind (small or large) of one pool id, per stream ordered by (size, address)."""
+
+    __slots__ = ("counters", "free", "large", "pool_id", "searches")
+
+    def __init__(self, pool_id: tuple[int, int], large: bool, counters: Counters) -> None:
+        self.pool_id = pool_id
+        self.large = large
+        self.counters = counters
+        self.free: dict[int, list[int]] = {}  # stream -> sorted Block.key
+        self.searches = 0
+
+    def add(self, block: Block) -> None:
+        block.pooled_at = self.searches
+        keys = self.free.get(block.stream)
+        if keys is None:
+            self.free[block.stream] = [block.key]
+        else:
+            insort(keys, block.key)
+
+    def remove(self, block: Block) -> None:
+        keys = self.free[block.stream]
+        del keys[bisect_left(keys, block.key)]
+
+    def addresses(self) -> list[int]:
+        """Addresses of all free blocks in PyTorch's set order: by stream, size, address."""
+        return [key & ADDRESS_MASK for stream in sorted(self.free) for key in self.free[stream]]
