@@ -1,0 +1,214 @@
+"""The virtual GPU as a device: one caching allocator per index, one log of events, the target's data sheet.
+
+A request that the allocator cannot serve after its own retries raises `torch.OutOfMemoryError` in PyTorch's wording.
+Sizes are bytes.
+"""
+
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ...allocator.config import AllocatorConfig
+from ...allocator.machine import Allocator, OutOfMemory
+from ...snapshots.model import Action
+from .stacks import StackTable
+from .storages import RECORDS, Kind, StorageRecord, state, tag_storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTarget:
+    """What the virtual GPU pretends to be; from configs/gpus.yaml."""
+
+    name: str
+    total_bytes: int  # what cudaMemGetInfo calls total
+    context_bytes: int  # CUDA context and loaded kernels: outside the allocator
+    sm_count: int
+    threads_per_sm: int
+    compute_capability: tuple[int, int]
+
+    @property
+    def capacity_bytes(self) -> int:
+        """What the allocator can get from the driver."""
+        return self.total_bytes - self.context_bytes
+
+
+class EventLog:
+    """Growing columns of one device, one row per trace event; about 60 bytes a row."""
+
+    __slots__ = ("action", "address", "category", "estimated", "free_bytes_at_oom", "module", "size", "stack", "stream", "time_us")
+
+    def __init__(self) -> None:
+        self.action = array("B")
+        self.address = array("Q")
+        self.size = array("q")
+        self.stream = array("Q")
+        self.time_us = array("q")
+        self.stack = array("i")
+        self.module = array("i")
+        self.category = array("b")
+        self.estimated = array("b")
+        self.free_bytes_at_oom: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+class Context:
+    """What the next events belong to; set by the tracker and the hooks, read by every event of any device."""
+
+    __slots__ = ("category", "estimated", "module", "stack")
+
+    def __init__(self) -> None:
+        self.stack = -1  # id in the StackTable
+        self.module = -1  # id in the hooks' module table
+        self.category = -1  # index into interface.CATEGORIES, -1 = not known
+        self.estimated = False
+
+
+class VirtualDevice:
+    """All the GPUs that one process sees. `current` is what torch.cuda.current_device() says."""
+
+    def __init__(self, target: GpuTarget, count: int = 1, config: AllocatorConfig | None = None) -> None:
+        self.target = target
+        self.count = count
+        self.current = 0
+        self.streams = [0] * count  # current stream of each device, as the pointer a trace shows
+        self.stacks = StackTable()
+        self.context = Context()
+        self.logs = [EventLog() for _ in range(count)]
+        self.allocations = 0  # storages and scratch ever allocated
+        self.lock = threading.Lock()
+        self._late: deque[tuple[int, int]] = deque()  # frees that arrived while an allocator was at work
+        self.allocators = [
+            Allocator(config or AllocatorConfig(), target.capacity_bytes, self._emitter(index)) for index in range(count)
+        ]
+
+    def _emitter(self, index: int) -> Callable[[Action, int, int, int], None]:
+        log, context = self.logs[index], self.context
+
+        def emit(action: Action, address: int, size: int, stream: int) -> None:
+            if action == Action.OOM:
+                log.free_bytes_at_oom[len(log.action)] = address
+                address = 0
+            log.action.append(action)
+            log.address.append(address)
+            log.size.append(size)
+            log.stream.append(stream)
+            log.time_us.append(time.time_ns() // 1000)
+            log.stack.append(context.stack)
+            log.module.append(context.module)
+            log.category.append(context.category)
+            log.estimated.append(context.estimated)
+
+        return emit
+
+    def malloc(self, nbytes: int, index: int = 0, stream: int | None = None) -> int:
+        """An address on device `index`; raises torch.OutOfMemoryError."""
+        error: torch.OutOfMemoryError | None = None
+        address = 0
+        with self.lock:
+            try:
+                address = self.allocators[index].malloc(nbytes, self.streams[index] if stream is None else stream)
+            except OutOfMemory as full:
+                error = torch.OutOfMemoryError(oom_message(full, index, self.target))
+        if self._late:
+            self._free_late()
+        if error is not None:
+            raise error  # outside the handler: no exception of ours in the script's traceback
+        self.allocations += 1
+        return address
+
+    def free(self, address: int, index: int = 0) -> None:
+        """Give an address back. Python's collector may call this (through a dying storage) in the middle of malloc."""
+        self._late.append((address, index))
+        self._free_late()
+
+    def _free_late(self) -> None:
+        while self._late and self.lock.acquire(blocking=False):
+            try:
+                if self._late:
+                    address, index = self._late.popleft()
+                    self.allocators[index].free(address)
+            finally:
+                self.lock.release()
+
+    def adopt(self, storage: torch.UntypedStorage, index: int = 0) -> StorageRecord:
+        """Allocate a new virtual storage and start its record; zero bytes reach no allocator."""
+        record = tag_storage(storage, Kind.CUDA, index)
+        if record.nbytes:
+            try:
+                self.fill(record)
+            except torch.OutOfMemoryError:
+                del RECORDS[record.key]
+                raise
+        return record
+
+    def fill(self, record: StorageRecord) -> None:
+        """Give `record` an address for its `nbytes`."""
+        record.address = self.malloc(record.nbytes, record.index)
+        record.event = len(self.logs[record.index].action) - 1
+        record.born = self.allocations
+
+    def release(self, record: StorageRecord) -> None:
+        """The storage died: its address goes back."""
+        address, record.address = record.address, 0
+        context = self.context
+        kept = context.stack
+        context.stack = self.stacks.capture(2)
+        self.free(address, record.index)
+        context.stack = kept
+
+    def scratch(self, nbytes: int, index: int = 0, *, estimated: bool = False) -> int:
+        """Allocate what a kernel needs beside its outputs; the caller frees it."""
+        self.context.estimated = estimated
+        try:
+            return self.malloc(nbytes, index)
+        finally:
+            self.context.estimated = False
+
+    def resized(self, storage: torch.UntypedStorage, nbytes: int) -> None:
+        """The storage changed its size: a new block first, then the old one goes, as the resize kernel does."""
+        record = RECORDS.get(storage._cdata)
+        if record is None or record.kind is not Kind.CUDA or record.nbytes == nbytes:
+            return
+        old = record.address
+        record.nbytes = nbytes
+        record.address = 0
+        if nbytes:
+            self.fill(record)
+        if old:
+            self.free(old, record.index)
+
+
+def install_release(device: VirtualDevice) -> None:
+    state.release = device.release
+
+
+def oom_message(full: OutOfMemory, index: int, target: GpuTarget) -> str:
+    """PyTorch's own text (2.5 and newer: facts F8), with the numbers of the virtual GPU."""
+    used = target.total_bytes - full.device_free
+    return (
+        f"CUDA out of memory. Tried to allocate {format_size(full.tried)}. GPU {index} has a total capacity of "
+        f"{format_size(target.total_bytes)} of which {format_size(full.device_free)} is free. "
+        f"Including non-PyTorch memory, this process has {format_size(used)} memory in use. "
+        f"Of the allocated memory {format_size(full.allocated)} is allocated by PyTorch, and "
+        f"{format_size(full.reserved - full.allocated)} is reserved by PyTorch but unallocated. "
+        "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+        "avoid fragmentation.  See documentation for Memory Management  "
+        "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
+    )
+
+
+def format_size(nbytes: int) -> str:
+    """c10's format_size: `bytes` as an integer, above that two decimals."""
+    if nbytes <= 1024:
+        return f"{nbytes} bytes"
+    for unit, scale in (("KiB", 1024), ("MiB", 1024**2)):
+        if nbytes <= 1024 * scale:
+            return f"{nbytes / scale:.2f} {unit}"
+    return f"{nbytes / 1024**3:.2f} GiB"

@@ -1,0 +1,74 @@
+"""Every private name of torch that the virtual GPU stands on, in one place.
+
+Tried with torch 2.13.0 (CPU build). `problems()` checks at start-up that each name is there and behaves; a session
+refuses to start when a name without a slower substitute is missing, so that a new torch can never make wrong numbers.
+"""
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+TRIED_VERSIONS = ("2.13.0",)
+
+_BASE: Any = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase  # type: ignore[attr-defined]
+
+# the C++ answers, untouched by the class-level overrides of `face`
+raw_device: Callable[[torch.Tensor], torch.device] = _BASE.device.__get__
+raw_is_meta: Callable[[torch.Tensor], bool] = _BASE.is_meta.__get__
+raw_is_cuda: Callable[[torch.Tensor], bool] = _BASE.is_cuda.__get__
+raw_storage: Callable[[torch.Tensor], torch.UntypedStorage] = _BASE.untyped_storage
+
+# which node of which backward pass runs on this thread; -1 = none
+current_graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
+current_node: Callable[[], Any] = torch._C._current_autograd_node  # type: ignore[attr-defined]
+sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+
+# reference counts that decide whether the engine may accumulate in place (engine.py)
+storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count  # type: ignore[attr-defined]
+tensor_use_count: Callable[[torch.Tensor], int] = _BASE._use_count
+
+# modes
+get_dispatch_mode: Callable[[Any], Any] = torch._C._get_dispatch_mode
+FAKE_MODE_KEY: Any = torch._C._TorchDispatchModeKey.FAKE
+
+# the dispatcher
+has_kernel_for: Callable[[str, Any], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
+
+
+def problems() -> tuple[str, ...]:
+    """What this torch does differently from what the virtual GPU needs; empty = all is well. Takes milliseconds."""
+    return tuple(problem for check in (_storage_dies_with_last_reference, _node_is_known_in_backward) for problem in check())
+
+
+def _storage_dies_with_last_reference() -> list[str]:
+    """A weak reference to a storage must live as long as any tensor on it, and not longer."""
+    died: list[int] = []
+    tensor = torch.empty(8, device="meta")
+    storage = raw_storage(tensor)
+    key = storage._cdata
+    reference = weakref.ref(storage, lambda _: died.append(key))
+    del storage
+    view = tensor[2:].detach()
+    del tensor
+    if died or reference() is None:
+        return ["a storage's Python object does not outlive its last Python reference"]
+    if raw_storage(view)._cdata != key:
+        return ["a view does not report the storage of its base"]
+    del view
+    gc.collect(0) if not died else None
+    return [] if died == [key] else ["a storage's weak reference does not fire when its last tensor dies"]
+
+
+def _node_is_known_in_backward() -> list[str]:
+    seen: list[tuple[int, bool]] = []
+    leaf = torch.ones(2, requires_grad=True)
+    product = leaf * 2
+    product.register_hook(lambda g: seen.append((current_graph_task_id(), current_node() is not None)))
+    product.sum().backward()
+    if not seen or seen[0][0] < 0:
+        return ["the running backward pass cannot be told from forward (torch._C._current_graph_task_id)"]
+    return [] if current_graph_task_id() == -1 else ["a finished backward pass still counts as running"]

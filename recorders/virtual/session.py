@@ -1,0 +1,107 @@
+"""Everything that makes this process believe in a GPU, put on and taken off in order.
+
+`INSTALLERS` is the literal list: each is a context manager of one `Session`; they are entered in this order and left
+in reverse, and each leaves the process as it found it.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+import torch
+
+from ...allocator.config import AllocatorConfig, parse
+from ...errors import OomdocError
+from . import private, storages
+from .device import GpuTarget, VirtualDevice
+from .tracker import Tracker
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One virtual GPU run in this process: what every part of the room shares."""
+
+    device: VirtualDevice
+    tracker: Tracker
+    rank: int = 0
+    world_size: int = 1
+    alloc_conf: str = ""
+    notes: dict[str, int] = field(default_factory=dict)  # fidelity: what was assumed, and how often
+
+    @property
+    def target(self) -> GpuTarget:
+        return self.device.target
+
+    def note(self, what: str) -> None:
+        """Count an assumption that the report has to name."""
+        self.notes[what] = self.notes.get(what, 0) + 1
+
+
+Installer = Callable[[Session], AbstractContextManager[object]]
+
+
+@contextmanager
+def _checked(session: Session) -> Iterator[None]:
+    problems = private.problems()
+    if problems:
+        raise OomdocError(
+            f"torch {torch.__version__} behaves differently from what the virtual GPU needs: {'; '.join(problems)}. "
+            f"Tried with {', '.join(private.TRIED_VERSIONS)}: install one of these, or run on a real GPU (--real)."
+        )
+    yield
+
+
+@contextmanager
+def _storages(session: Session) -> Iterator[None]:
+    storages.state.release = session.device.release
+    try:
+        yield
+    finally:
+        storages.forget_all()
+
+
+@contextmanager
+def _tracking(session: Session) -> Iterator[None]:
+    with session.tracker:
+        yield
+
+
+# vlib: autocast, composites, values, data-dependent operations, workspaces. vshim: face, torch.cuda, threads, loading.
+INSTALLERS: tuple[Installer, ...] = (
+    _checked,
+    _storages,
+    _tracking,  # last: from here on every operation is seen
+)
+
+
+class _Active:
+    session: Session | None = None
+
+
+def active() -> Session | None:
+    """The session that is on in this process, if any."""
+    return _Active.session
+
+
+@contextmanager
+def virtual_session(
+    target: GpuTarget,
+    *,
+    device_count: int = 1,
+    alloc_conf: str = "",
+    rank: int = 0,
+    world_size: int = 1,
+    installers: tuple[Installer, ...] | None = None,
+) -> Iterator[Session]:
+    """A virtual GPU for everything that runs within. Not reentrant; the process is as before on exit."""
+    if _Active.session is not None:
+        raise OomdocError("a virtual GPU is on in this process already; leave its session first")
+    config = parse(alloc_conf) if alloc_conf else AllocatorConfig()
+    device = VirtualDevice(target, device_count, config)
+    session = Session(device=device, tracker=Tracker(device), rank=rank, world_size=world_size, alloc_conf=alloc_conf)
+    with ExitStack() as installed:
+        _Active.session = session
+        installed.callback(setattr, _Active, "session", None)
+        for install in INSTALLERS if installers is None else installers:
+            installed.enter_context(install(session))
+        yield session
