@@ -40,7 +40,18 @@ class GpuTarget:
 class EventLog:
     """Growing columns of one device, one row per trace event; about 60 bytes a row."""
 
-    __slots__ = ("action", "address", "category", "estimated", "free_bytes_at_oom", "module", "size", "stack", "stream", "time_us")
+    __slots__ = (
+        "action",
+        "address",
+        "category",
+        "estimated",
+        "free_bytes_at_oom",
+        "module",
+        "size",
+        "stack",
+        "stream",
+        "time_us",
+    )
 
     def __init__(self) -> None:
         self.action = array("B")
@@ -84,8 +95,9 @@ class VirtualDevice:
         self.allocations = 0  # storages and scratch ever allocated
         self.lock = threading.Lock()
         self._late: deque[tuple[int, int]] = deque()  # frees that arrived while an allocator was at work
+        config, total = config or AllocatorConfig(), target.total_bytes
         self.allocators = [
-            Allocator(config or AllocatorConfig(), target.capacity_bytes, self._emitter(index)) for index in range(count)
+            Allocator(config, target.capacity_bytes, self._emitter(index), total_bytes=total) for index in range(count)
         ]
 
     def _emitter(self, index: int) -> Callable[[Action, int, int, int], None]:

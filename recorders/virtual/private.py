@@ -13,7 +13,7 @@ import torch
 
 TRIED_VERSIONS = ("2.13.0",)
 
-_BASE: Any = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase  # type: ignore[attr-defined]
+_BASE: Any = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 
 # the C++ answers, untouched by the class-level overrides of `face`
 raw_device: Callable[[torch.Tensor], torch.device] = _BASE.device.__get__
@@ -23,11 +23,11 @@ raw_storage: Callable[[torch.Tensor], torch.UntypedStorage] = _BASE.untyped_stor
 
 # which node of which backward pass runs on this thread; -1 = none
 current_graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
-current_node: Callable[[], Any] = torch._C._current_autograd_node  # type: ignore[attr-defined]
-sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+current_node: Callable[[], Any] = torch._C._current_autograd_node
+sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 # reference counts that decide whether the engine may accumulate in place (engine.py)
-storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count  # type: ignore[attr-defined]
+storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count
 tensor_use_count: Callable[[torch.Tensor], int] = _BASE._use_count
 
 # modes
@@ -41,7 +41,9 @@ COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
 
 def problems() -> tuple[str, ...]:
     """What this torch does differently from what the virtual GPU needs; empty = all is well. Takes milliseconds."""
-    return tuple(problem for check in (_storage_dies_with_last_reference, _node_is_known_in_backward) for problem in check())
+    return tuple(
+        problem for check in (_storage_dies_with_last_reference, _node_is_known_in_backward) for problem in check()
+    )
 
 
 def _storage_dies_with_last_reference() -> list[str]:
@@ -67,8 +69,10 @@ def _node_is_known_in_backward() -> list[str]:
     seen: list[tuple[int, bool]] = []
     leaf = torch.ones(2, requires_grad=True)
     product = leaf * 2
-    product.register_hook(lambda g: seen.append((current_graph_task_id(), current_node() is not None)))
-    product.sum().backward()
+    hook: Any = product.register_hook
+    hook(lambda _: seen.append((current_graph_task_id(), current_node() is not None)))
+    backward: Any = product.sum().backward
+    backward()
     if not seen or seen[0][0] < 0:
         return ["the running backward pass cannot be told from forward (torch._C._current_graph_task_id)"]
     return [] if current_graph_task_id() == -1 else ["a finished backward pass still counts as running"]

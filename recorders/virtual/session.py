@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ...allocator.config import AllocatorConfig, parse
+from ...allocator.config import AllocatorConfig
 from ...errors import OomdocError
 from . import private, storages
 from .device import GpuTarget, VirtualDevice
@@ -25,7 +25,6 @@ class Session:
     tracker: Tracker
     rank: int = 0
     world_size: int = 1
-    alloc_conf: str = ""
     notes: dict[str, int] = field(default_factory=dict)  # fidelity: what was assumed, and how often
 
     @property
@@ -66,10 +65,22 @@ def _tracking(session: Session) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _initialised(session: Session) -> Iterator[None]:
+    """The C++ parser calls this for every cuda device; on a CPU build it would refuse."""
+    original = torch.cuda._lazy_init
+    torch.cuda._lazy_init = lambda: None
+    try:
+        yield
+    finally:
+        torch.cuda._lazy_init = original
+
+
 # vlib: autocast, composites, values, data-dependent operations, workspaces. vshim: face, torch.cuda, threads, loading.
 INSTALLERS: tuple[Installer, ...] = (
     _checked,
     _storages,
+    _initialised,
     _tracking,  # last: from here on every operation is seen
 )
 
@@ -88,7 +99,7 @@ def virtual_session(
     target: GpuTarget,
     *,
     device_count: int = 1,
-    alloc_conf: str = "",
+    config: AllocatorConfig | None = None,
     rank: int = 0,
     world_size: int = 1,
     installers: tuple[Installer, ...] | None = None,
@@ -96,9 +107,8 @@ def virtual_session(
     """A virtual GPU for everything that runs within. Not reentrant; the process is as before on exit."""
     if _Active.session is not None:
         raise OomdocError("a virtual GPU is on in this process already; leave its session first")
-    config = parse(alloc_conf) if alloc_conf else AllocatorConfig()
     device = VirtualDevice(target, device_count, config)
-    session = Session(device=device, tracker=Tracker(device), rank=rank, world_size=world_size, alloc_conf=alloc_conf)
+    session = Session(device=device, tracker=Tracker(device), rank=rank, world_size=world_size)
     with ExitStack() as installed:
         _Active.session = session
         installed.callback(setattr, _Active, "session", None)

@@ -10,7 +10,8 @@ from types import CodeType
 
 from ...snapshots.model import Frame, Stacks
 
-_OWN = str(Path(__file__).resolve().parents[2] / "recorders")
+_ROOM = Path(__file__).parents[1]
+_OWN = (str(_ROOM), str(_ROOM.resolve()))
 _MACHINERY = ("torch/_compile.py", "torch/_ops.py", "torch/utils/_python_dispatch.py", "torch/_dynamo/eval_frame.py")
 
 
@@ -54,7 +55,8 @@ class StackTable:
         for whole in self._stacks:
             chosen: list[int] = []
             for code, lasti in zip(whole[::2], whole[1::2], strict=True):
-                assert isinstance(code, CodeType) and isinstance(lasti, int)
+                assert isinstance(code, CodeType)
+                assert isinstance(lasti, int)
                 if is_machinery(code.co_filename):
                     continue
                 table = lines.get(code)

@@ -13,8 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...diagnosers.interface import CATEGORIES, Category
 from .device import GpuTarget, VirtualDevice
-from .private import COMPOSITE_IMPLICIT, FAKE_MODE_KEY, current_graph_task_id, get_dispatch_mode, has_kernel_for
-from .private import raw_is_meta, raw_storage
+from .private import (
+    COMPOSITE_IMPLICIT,
+    FAKE_MODE_KEY,
+    current_graph_task_id,
+    get_dispatch_mode,
+    has_kernel_for,
+    raw_is_meta,
+    raw_storage,
+)
 from .storages import META, RECORDS, Kind, inside, state, tag_storage
 
 WORKSPACE = CATEGORIES.index(Category.WORKSPACE.value)
@@ -53,7 +60,7 @@ class OpInfo:
         self.composite = has_kernel_for(self.name, COMPOSITE_IMPLICIT)
 
 
-class Tracker(TorchDispatchMode):
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no annotations
     """Install with `with tracker:` once per thread (`session.virtual_session` does)."""
 
     @classmethod
@@ -61,7 +68,7 @@ class Tracker(TorchDispatchMode):
         return False  # torch.compile runs eagerly here; the wrapper would import torch._dynamo (1.1 s)
 
     def __init__(self, device: VirtualDevice) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
         self.device = device
         self.operations = 0  # dispatched operations that touched a virtual tensor
         self.handlers: dict[Any, Handler] = {}
