@@ -1,8 +1,9 @@
 """The one record that every renderer takes."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from ..diagnosers.interface import Diagnosis
+from ..diagnosers.interface import Diagnosis, Location
 from ..remedies.interface import Plan
 
 
@@ -33,6 +34,31 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceReplay:
+    """One device's trace through the allocator, as recorded (`alloc_conf` None) or under other settings."""
+
+    rank: int
+    device: int
+    alloc_conf: str | None
+    capacity_bytes: int | None
+    alloc_events: int
+    matched_addresses: int
+    segment_events: int
+    matched_segments: int
+    peak_reserved_bytes: int
+    fits: bool | None  # None: no capacity to compare with
+    departure: str | None  # where and why the replay first left the recording
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Lines of the user's file around a location."""
+
+    first_line: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What `oomdoc.report/1` (configs/report.schema.json) says, before it is drawn."""
 
@@ -41,4 +67,6 @@ class Report:
     diagnosis: Diagnosis
     plan: Plan | None = None
     gate: Gate | None = None
+    replays: tuple[DeviceReplay, ...] = ()
     next_commands: tuple[str, ...] = ()
+    excerpts: Mapping[Location, Excerpt] = field(default_factory=dict)

@@ -1,0 +1,99 @@
+"""The memory of one device as a bar and a legend: colour where there is some, other fills where there is none."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..diagnosers.interface import DeviceProfile
+from .figures import Part, parts
+from .text import maybe_size, percent, size
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart, and greys for what no tensor holds.
+_STYLES = {
+    "parameter": "#0072b2",
+    "buffer": "#56b4e9",
+    "gradient": "#009e73",
+    "optimizer_state": "#cc79a7",
+    "activation": "#e69f00",
+    "input": "#8f6bb3",
+    "temporary": "#d55e00",
+    "workspace": "#a6761d",
+    "communication": "#66a61e",
+    "autocast_cache": "#b2df8a",
+    "kv_cache": "#fb9a99",
+    "unknown": "#999999",
+    "rounding": "#777777",
+    "reusable": "#6a6a6a",
+    "fragmented": "#c0392b",
+    "outside": "#555555",
+    "free": "#3a3a3a",
+}
+_FILLS = "█▓▒░"
+_FREE = "·"
+_EIGHTHS = "▏▎▍▌▋▊▉█"
+
+
+def memory(profile: DeviceProfile, width: int) -> Iterator[RenderableType]:
+    """The bar over the whole capacity, then a row per part: bytes, share, its own small bar, what is known of it."""
+    rows = parts(profile)
+    whole = sum(part.bytes for part in rows)
+    if not whole:
+        yield Text("Nothing was allocated.", style="dim")
+        return
+    yield stacked(rows, whole, width)
+    yield _legend(rows, whole, bar=0 if width < 72 else 16 if width < 100 else 32)
+    yield Text(_totals(profile), style="dim")
+
+
+def stacked(rows: tuple[Part, ...], whole: int, width: int) -> Text:
+    """One line of exactly `width` cells; a part is drawn from the cell its first byte falls in."""
+    bar = Text(no_wrap=True, overflow="crop")
+    done = 0
+    for index, part in enumerate(rows):
+        start, done = round(width * done / whole), done + part.bytes
+        cells = round(width * done / whole) - start
+        fill = _FREE if part.key == "free" else _FILLS[index % len(_FILLS)]
+        bar.append(fill * cells, style=_STYLES.get(part.key, ""))
+    return bar
+
+
+def _legend(rows: tuple[Part, ...], whole: int, *, bar: int) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    if bar:
+        table.add_column(width=bar, no_wrap=True)
+    table.add_column(style="dim", ratio=1)
+    largest = max(part.bytes for part in rows)
+    for index, part in enumerate(rows):
+        style = _STYLES.get(part.key, "")
+        fill = _FREE if part.key == "free" else _FILLS[index % len(_FILLS)]
+        cells: list[RenderableType] = [
+            Text.assemble((fill, style), " ", part.title),
+            Text(size(part.bytes)),
+            Text(percent(part.bytes, whole)),
+        ]
+        if bar:
+            cells.append(Text(_small_bar(part.bytes, largest, bar), style=style))
+        table.add_row(*cells, Text(part.note))
+    return table
+
+
+def _small_bar(count: int, largest: int, cells: int) -> str:
+    eighths = max(1, round(8 * cells * count / largest))
+    full, rest = divmod(eighths, 8)
+    return _EIGHTHS[-1] * full + (_EIGHTHS[rest - 1] if rest else "")
+
+
+def _totals(profile: DeviceProfile) -> str:
+    peak = profile.peak
+    told = [f"peak: {size(peak.requested_bytes)} of tensors"]
+    if peak.allocated_bytes is not None:
+        told.append(f"{size(peak.allocated_bytes)} allocated")
+    if peak.reserved_bytes is not None:
+        told.append(f"{size(peak.reserved_bytes)} reserved")
+    told.append(f"capacity {maybe_size(profile.capacity_bytes)}")
+    return " · ".join(told)

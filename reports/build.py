@@ -1,0 +1,122 @@
+"""Puts diagnosis, plan and gate into the record that the renderers take."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..diagnosers.interface import DeviceProfile, Diagnosis, Location, MemoryProfile
+from ..remedies.interface import Plan
+from .figures import peak_bytes
+from .model import DeviceReplay, Excerpt, Gate, Report, Source, Verdict
+from .text import category_title, moment, percent, size
+
+_LINES_AROUND = 1
+_LARGEST_SOURCE_BYTES = 4 * 2**20
+
+
+def build(
+    diagnosis: Diagnosis,
+    *,
+    path: str,
+    plan: Plan | None = None,
+    gate: Gate | None = None,
+    replays: tuple[DeviceReplay, ...] = (),
+    next_commands: tuple[str, ...] = (),
+) -> Report:
+    """The report of one job. Reads the lines of the user's files that findings point at, where they can be read."""
+    return Report(
+        source=source_of(diagnosis.profile, path),
+        verdict=verdict_of(diagnosis),
+        diagnosis=diagnosis,
+        plan=plan,
+        gate=gate,
+        replays=replays,
+        next_commands=next_commands,
+        excerpts=excerpts(location for finding in diagnosis.findings for location in finding.locations),
+    )
+
+
+def source_of(profile: MemoryProfile, path: str) -> Source:
+    recording = profile.recording
+    ranks = tuple(sorted({device.rank for device in profile.devices}))
+    return Source(
+        path=path,
+        kind=recording.kind if recording else "cuda",
+        torch=recording.versions.get("torch") if recording else None,
+        gpu=recording.gpu if recording else None,
+        world_size=recording.world_size if recording else max(1, len(ranks)),
+        ranks=ranks,
+    )
+
+
+def verdict_of(diagnosis: Diagnosis) -> Verdict:
+    """The device that failed, else the one with the highest peak, and one sentence about it."""
+    devices = diagnosis.profile.devices
+    if not devices:
+        return Verdict(out_of_memory=False, rank=None, device=None, summary="The snapshot holds no device.")
+    failed = [device for device in devices if device.oom is not None]
+    worst = max(failed or devices, key=peak_bytes)
+    return Verdict(
+        out_of_memory=bool(failed),
+        rank=worst.rank,
+        device=worst.device,
+        summary=_failure(worst) if failed else _peak(worst),
+    )
+
+
+def _failure(device: DeviceProfile) -> str:
+    oom = device.oom
+    assert oom is not None
+    when = moment(oom.step, oom.phase)
+    free = "" if oom.device_free_bytes is None else f" with {size(oom.device_free_bytes)} free on the device"
+    whole = f" of {size(device.capacity_bytes)}" if device.capacity_bytes else ""
+    cached = oom.reserved_bytes - oom.allocated_bytes
+    return (
+        f"Out of memory{f' in {when}' if when else ''}: {size(oom.requested_bytes)} was asked for{free}; "
+        f"{size(oom.allocated_bytes)}{whole} was allocated and {size(cached)} cached. {_largest(device)}"
+    )
+
+
+def _peak(device: DeviceProfile) -> str:
+    peak = device.peak
+    when = moment(peak.step, peak.phase)
+    held = f"the peak is {size(peak.requested_bytes)} of tensors{f' in {when}' if when else ''}"
+    if peak.reserved_bytes is None:
+        return f"No failure was recorded: {held}. {_largest(device)}"
+    if device.capacity_bytes is None:
+        return f"No failure was recorded: {held}, {size(peak.reserved_bytes)} reserved. {_largest(device)}"
+    used = peak.reserved_bytes + (device.outside_bytes or 0)
+    return (
+        f"It fits: {held}; with cache and context {size(used)} of {size(device.capacity_bytes)} "
+        f"({percent(used, device.capacity_bytes)}). {_largest(device)}"
+    )
+
+
+def _largest(device: DeviceProfile) -> str:
+    known = [(held.bytes, category) for category, held in device.categories.items() if held.bytes]
+    if not known:
+        return ""
+    count, category = max(known, key=lambda pair: pair[0])
+    return f"The largest part is {category_title(category)}: {size(count)} ({percent(count, device.live_bytes)})."
+
+
+def excerpts(locations: Iterable[Location]) -> dict[Location, Excerpt]:
+    """The lines around each location whose file can be read here and is long enough to hold it."""
+    found: dict[Location, Excerpt] = {}
+    for location in dict.fromkeys(locations):
+        lines = _source_lines(location.file)
+        if lines is None or not 0 < location.line <= len(lines):
+            continue
+        first = max(1, location.line - _LINES_AROUND)
+        last = min(len(lines), location.line + _LINES_AROUND)
+        found[location] = Excerpt(first, tuple(line.rstrip() for line in lines[first - 1 : last]))
+    return found
+
+
+def _source_lines(file: str) -> list[str] | None:
+    path = Path(file)
+    try:
+        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE_BYTES:
+            return None
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except (OSError, ValueError):
+        return None

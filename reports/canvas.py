@@ -1,0 +1,48 @@
+"""One place where rich draws to a string, so that width, colour and character set are the caller's."""
+
+import io
+from collections.abc import Callable, Iterable
+
+from rich.console import Console, RenderableType
+from rich.segment import Segment, Segments
+from rich.theme import Theme
+
+# Every character outside ASCII that the terminal report itself draws, and what stands for it on a terminal without it.
+_ASCII = str.maketrans(
+    {
+        "●": "*", "─": "-", "│": "|", "·": "-", "█": "#", "▉": "#", "▊": "#", "▋": "=", "▌": "=", "▍": "=",
+        "▎": "-", "▏": "-", "▓": "%", "▒": "+", "░": ":", "■": "#", "✓": "y", "✗": "n", "…": ".",
+        "╺": "-", "━": "=",
+    }
+)  # fmt: skip
+
+# A file or function name comes from a stranger's snapshot: it must not steer the terminal (escape sequences) or turn
+# the line around (bidirectional controls).
+_CONTROLS = dict.fromkeys([*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)])
+del _CONTROLS[ord("\n")]
+
+
+def draw(
+    body: Callable[[Console], Iterable[RenderableType]], *, width: int, color: bool, ascii_only: bool = False
+) -> str:
+    """What `body` yields, as text with a newline at its end; no line has trailing blanks unless it is coloured."""
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=max(40, width),
+        force_terminal=color,
+        no_color=not color,
+        color_system="truecolor" if color else None,
+        highlight=False,
+        emoji=False,
+        markup=False,
+        legacy_windows=False,
+        theme=Theme({"rule.line": "dim"}),
+    )
+    for part in body(console):
+        drawn = [Segment(segment.text.translate(_CONTROLS), segment.style) for segment in console.render(part)]
+        console.print(Segments(drawn), end="")
+    text = out.getvalue()
+    if not color:
+        text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    return text.translate(_ASCII).encode("ascii", "replace").decode("ascii") if ascii_only else text

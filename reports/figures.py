@@ -1,0 +1,66 @@
+"""Figures that several renderers show and that are sums over a profile."""
+
+from dataclasses import dataclass
+
+from ..diagnosers.interface import DeviceProfile
+from .text import category_title
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One share of a device's memory at the moment the report looks at."""
+
+    key: str  # a category, or: rounding, reusable, fragmented, outside, free
+    title: str
+    bytes: int
+    note: str  # confidence of a category, else what the part is
+
+
+def parts(profile: DeviceProfile) -> tuple[Part, ...]:
+    """Where the bytes of the device are: categories by size, then what no tensor holds, then what is free.
+
+    They sum to the capacity where it is known, the outside included, else to what PyTorch reserved.
+    """
+    found = [
+        Part(category.value, category_title(category), held.bytes, held.confidence.value)
+        for category, held in sorted(profile.categories.items(), key=lambda item: -item[1].bytes)
+        if held.bytes
+    ]
+    rounding = rounding_bytes(profile)
+    if rounding:
+        found.append(Part("rounding", "block rounding", rounding, "in blocks, not in tensors"))
+    if profile.cached is not None:
+        reusable = profile.cached.bytes - profile.cached.fragmented_bytes
+        found += [
+            Part("reusable", "cached, reusable", reusable, "reserved, free"),
+            Part("fragmented", "cached, fragmented", profile.cached.fragmented_bytes, "reserved, too small"),
+        ]
+    if profile.outside_bytes:
+        found.append(Part("outside", "outside PyTorch", profile.outside_bytes, "context, others"))
+    if profile.capacity_bytes is not None:
+        free = profile.capacity_bytes - sum(part.bytes for part in found)
+        found.append(Part("free", "free", free, ""))
+    return tuple(part for part in found if part.bytes > 0)
+
+
+def rounding_bytes(profile: DeviceProfile) -> int:
+    """Bytes that blocks are larger than the tensors in them, at the OOM; 0 where it cannot be told."""
+    if profile.oom is None:
+        return 0
+    return max(0, profile.oom.allocated_bytes - profile.live_bytes)
+
+
+def estimated_bytes(profile: DeviceProfile) -> int | None:
+    """Live bytes at that moment whose size is an estimate of the recorder; None without a recording."""
+    recording = profile.recording
+    if recording is None:
+        return None
+    flags = recording.estimated
+    return sum(block.requested_bytes for block in profile.live if 0 <= block.birth < len(flags) and flags[block.birth])
+
+
+def peak_bytes(profile: DeviceProfile) -> int:
+    """What counts against the capacity: the highest reserved bytes, else allocated, else requested."""
+    peak = profile.peak
+    known = (peak.reserved_bytes, peak.allocated_bytes, peak.requested_bytes)
+    return next(each for each in known if each is not None)

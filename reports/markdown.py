@@ -1,0 +1,154 @@
+"""The report as GitHub-flavoured Markdown, for pull requests, step summaries and issues."""
+
+from collections.abc import Iterable
+
+from ..diagnosers.interface import DeviceProfile, Finding
+from ..remedies.interface import Candidate, Plan
+from .figures import estimated_bytes, parts
+from .json import inconclusive
+from .model import DeviceReplay, Gate, Report
+from .text import band, device_title, factor, maybe_size, moment, percent, place, site_place, size
+
+_CALL_SITES = 10
+
+
+def render(report: Report) -> str:
+    """The whole report; every string of the snapshot is escaped."""
+    blocks = [_verdict(report)]
+    if report.gate is not None:
+        blocks.append(_gate(report.gate))
+    for device in report.diagnosis.profile.devices:
+        blocks += _device(report, device)
+    blocks += [_replay(replay) for replay in report.replays]
+    if report.diagnosis.findings:
+        blocks.append("### Causes")
+        blocks += [_finding(finding, report) for finding in report.diagnosis.findings]
+    if report.plan is not None:
+        blocks.append(_plan(report.plan))
+    reasons = inconclusive(report)
+    if reasons:
+        blocks.append("### Could not tell")
+        blocks.append("\n".join(f"- `{_code(each['code'])}`: {_text(each['reason'])}" for each in reasons))
+    if report.next_commands:
+        blocks.append("### Next")
+        blocks.append("\n".join(["```sh", *report.next_commands, "```"]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _verdict(report: Report) -> str:
+    source = report.source
+    head = "Out of memory" if report.verdict.out_of_memory else "No out of memory"
+    facts = [f"`{_code(fact)}`" for fact in (source.path, source.gpu or "", source.kind) if fact]
+    if source.torch:
+        facts.append(f"torch {_text(source.torch)}")
+    return f"## {head}\n\n{_text(report.verdict.summary)}\n\n{' · '.join(facts)}"
+
+
+def _gate(gate: Gate) -> str:
+    word = "passed" if gate.passed else "exceeded"
+    return f"**Gate {word}**: peak {size(gate.peak_bytes)} against {maybe_size(gate.budget_bytes, 'no budget')}."
+
+
+def _device(report: Report, device: DeviceProfile) -> list[str]:
+    name = device_title(device, report.source.world_size, len(report.diagnosis.profile.devices))
+    when = moment(device.oom.step, device.oom.phase) if device.oom else moment(device.peak.step, device.peak.phase)
+    extra = ", ".join(part for part in (name, when) if part)
+    at = "at the failure" if device.oom else "at the peak"
+    rows = parts(device)
+    whole = sum(part.bytes for part in rows)
+    table = _table(
+        ("memory", "bytes", "share", ""),
+        ((_text(part.title), size(part.bytes), percent(part.bytes, whole), part.note) for part in rows),
+        right=(1, 2),
+    )
+    blocks = [f"### Memory {at}{f' ({extra})' if extra else ''}", table]
+    estimated = estimated_bytes(device)
+    if estimated:
+        blocks.append(f"{size(estimated)} of this rests on estimates.")
+    if device.call_sites:
+        blocks += ["### Held by", _call_sites(device)]
+    return blocks
+
+
+def _call_sites(device: DeviceProfile) -> str:
+    rows = (
+        (size(site.bytes), percent(site.bytes, device.live_bytes), str(site.count), site.category.value,
+         f"`{_code(site_place(site))}`")
+        for site in device.call_sites[:_CALL_SITES]
+    )  # fmt: skip
+    return _table(("bytes", "share", "blocks", "for", "line"), rows, right=(0, 1, 2))
+
+
+def _finding(finding: Finding, report: Report) -> str:
+    lines = [f"**{finding.code} {_text(finding.name)}** ({finding.severity.value}, {finding.confidence.value}): "
+             f"{_text(finding.title)}", ""]  # fmt: skip
+    lines += [f"- {_text(line)}" for line in finding.evidence]
+    for location in finding.locations[:3]:
+        lines.append(f"- `{_code(place(location))}`")
+        excerpt = report.excerpts.get(location)
+        if excerpt is not None:
+            line = excerpt.lines[location.line - excerpt.first_line].strip()
+            lines[-1] += f": `{_code(line)}`"
+    if finding.remedies:
+        lines.append(f"- try: {', '.join(finding.remedies)}")
+    return "\n".join(lines)
+
+
+def _plan(plan: Plan) -> str:
+    if not plan.candidates:
+        return "### Remedies\n\nNo remedy applies."
+    rows = (
+        (
+            _text(each.name),
+            band(each.estimate.predicted_peak_bytes),
+            _verified(each),
+            factor(each.estimate.step_time_factor),
+            each.estimate.numerics.value,
+            _text(each.estimate.why),
+        )
+        for each in plan.candidates
+    )
+    header = ("change", "predicted peak", "verified peak", "step time", "numerics", "why")
+    return f"### Remedies\n\n{_table(header, rows, right=(1, 2, 3))}"
+
+
+def _verified(candidate: Candidate) -> str:
+    verified = candidate.verified
+    if verified is None:
+        word = {True: "fits", False: "too big", None: "?"}[candidate.fits]
+        return f"not run (predicted: {word})"
+    if verified.error is not None:
+        return "could not run"
+    return f"{size(verified.peak_bytes)} {'fits' if verified.fits else 'too big'}"
+
+
+def _replay(replay: DeviceReplay) -> str:
+    rows = [
+        ("addresses matched", f"{replay.matched_addresses} of {replay.alloc_events}"),
+        ("segment events matched", f"{replay.matched_segments} of {replay.segment_events}"),
+        ("peak reserved", size(replay.peak_reserved_bytes)),
+        ("verdict", {True: "fits", False: "does not fit", None: "capacity not known"}[replay.fits]),
+    ]
+    under = f" under `{_code(replay.alloc_conf)}`" if replay.alloc_conf else ""
+    return f"### Replay of device {replay.device}{under}\n\n{_table(('', ''), rows)}"
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], right: tuple[int, ...] = ()) -> str:
+    lines = [
+        f"| {' | '.join(header)} |",
+        "|" + "|".join("--:" if index in right else "---" for index in range(len(header))) + "|",
+    ]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def _text(text: str) -> str:
+    """Markdown and HTML that a file or function name may carry, made inert."""
+    for sign in "\\`*_[]<>|":
+        text = text.replace(sign, f"\\{sign}")
+    return " ".join(text.split())
+
+
+def _code(text: str) -> str:
+    """For use between backticks inside a table cell."""
+    return " ".join(text.replace("`", "'").replace("|", "¦").split())

@@ -1,0 +1,63 @@
+"""The ranked table of a plan, and the reasons behind its first rows."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..remedies.interface import Candidate, Plan
+from .text import band, factor, size
+
+_FITS = {True: ("fits", "green"), False: ("too big", "red"), None: ("?", "yellow")}
+_ROWS = 12
+_REASONS = 3
+
+
+def remedies(plan: Plan, width: int) -> Iterator[RenderableType]:
+    """A row per candidate, best first; why, for the first ones."""
+    if not plan.candidates:
+        yield Text("No remedy applies; the reasons are below.", style="dim")
+        return
+    yield _table(plan, wide=width >= 110)
+    if len(plan.candidates) > _ROWS:
+        yield Text(f"{len(plan.candidates) - _ROWS} more in --format json", style="dim")
+    for number, candidate in enumerate(plan.candidates[:_REASONS], 1):
+        yield Text.assemble((f"{number}. {candidate.name}: ", "bold"), candidate.estimate.why)
+
+
+def _table(plan: Plan, *, wide: bool) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("change", ratio=1, overflow="fold")
+    table.add_column("predicted\npeak", justify="right", no_wrap=not wide)
+    table.add_column("verified\npeak", justify="right", no_wrap=True)
+    table.add_column("step\ntime", justify="right", no_wrap=True)
+    table.add_column("numerics", no_wrap=True)
+    for number, candidate in enumerate(plan.candidates[:_ROWS], 1):
+        estimate = candidate.estimate
+        peak, time = estimate.predicted_peak_bytes, estimate.step_time_factor
+        table.add_row(
+            str(number),
+            candidate.name,
+            _with_fit(band(peak) if wide else size(peak.expected), candidate.fits, candidate.verified is None),
+            _verified(candidate),
+            factor(time) if wide else f"x{time.expected:.2f}",
+            estimate.numerics.value,
+        )
+    return table
+
+
+def _verified(candidate: Candidate) -> Text:
+    verified = candidate.verified
+    if verified is None:
+        return Text("not run", style="dim")
+    if verified.error is not None:
+        return Text("could not run", style="yellow")
+    return _with_fit(size(verified.peak_bytes), verified.fits, True)
+
+
+def _with_fit(text: str, fits: bool | None, decides: bool) -> Text:
+    """`text` with the verdict behind it; dim where a later column decides."""
+    word, style = _FITS[fits]
+    return Text.assemble((text, "" if decides else "dim"), " ", (word, style if decides else "dim"))

@@ -1,0 +1,195 @@
+"""The report for people at a terminal: verdict, memory by category, causes with code, remedies, what to type next."""
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from ..diagnosers.interface import DeviceProfile, Finding, Location, Severity
+from .bars import memory
+from .canvas import draw
+from .figures import estimated_bytes
+from .json import inconclusive
+from .model import DeviceReplay, Excerpt, Gate, Report
+from .remedy_table import remedies
+from .text import device_title, maybe_size, moment, percent, place, short_path, site_place, size
+
+_SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold blue"}
+_CALL_SITES = 8
+_LOCATIONS = 3
+
+
+def render(report: Report, *, width: int = 80, color: bool = False, ascii_only: bool = False) -> str:
+    """The report as text, `width` columns wide; with ANSI colours, and in plain ASCII, if asked."""
+    return draw(lambda console: _body(report, console), width=width, color=color, ascii_only=ascii_only)
+
+
+def _body(report: Report, console: Console) -> Iterator[RenderableType]:
+    yield _verdict(report)
+    if report.gate is not None:
+        yield _gate(report.gate)
+    devices = report.diagnosis.profile.devices
+    for device in devices:
+        yield from _device(report, device, console.width)
+    for replay in report.replays:
+        yield from _replay(replay)
+    if report.diagnosis.findings:
+        yield _heading("Causes")
+        for number, finding in enumerate(report.diagnosis.findings, 1):
+            if number > 1:
+                yield Text("")
+            yield _finding(number, finding, report)
+    if report.plan is not None:
+        yield _heading("What would make it fit" if report.verdict.out_of_memory else "What would save memory")
+        yield from remedies(report.plan, console.width)
+    yield from _reasons(report)
+    yield from _next(report)
+
+
+def _verdict(report: Report) -> RenderableType:
+    source = report.source
+    failed = report.verdict.out_of_memory
+    head = Text("● OUT OF MEMORY" if failed else "● NO OUT OF MEMORY", style="bold red" if failed else "bold green")
+    facts = [source.gpu or "", {"virtual": "virtual GPU", "cuda": "recorded on CUDA", "log": "a log"}[source.kind]]
+    if source.torch:
+        facts.append(f"torch {source.torch}")
+    if source.world_size > 1:
+        facts.append(f"rank {_ranks(source.ranks)} of {source.world_size}")
+    line = Text.assemble(head, "  ", (" · ".join(fact for fact in facts if fact), "dim"))
+    return Group(line, Text(report.verdict.summary), Text(short_path(source.path), style="dim"))
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    if len(ranks) > 4 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]} to {ranks[-1]}"
+    return ", ".join(str(rank) for rank in ranks)
+
+
+def _gate(gate: Gate) -> RenderableType:
+    style = "bold green" if gate.passed else "bold red"
+    budget = maybe_size(gate.budget_bytes, "no budget")
+    over = "" if gate.passed or gate.budget_bytes is None else f", {size(gate.peak_bytes - gate.budget_bytes)} too much"
+    word = "passed" if gate.passed else "exceeded"
+    return Text.assemble((f"Gate {word}: ", style), f"peak {size(gate.peak_bytes)} against {budget}{over}")
+
+
+def _device(report: Report, device: DeviceProfile, width: int) -> Iterator[RenderableType]:
+    name = device_title(device, report.source.world_size, len(report.diagnosis.profile.devices))
+    at = "at the failure" if device.oom else "at the peak"
+    when = moment(device.oom.step, device.oom.phase) if device.oom else moment(device.peak.step, device.peak.phase)
+    extra = ", ".join(part for part in (name, when) if part)
+    yield _heading(f"Memory {at}{f' ({extra})' if extra else ''}")
+    yield from memory(device, width)
+    yield from _fidelity(device)
+    if device.call_sites:
+        yield _heading("Held by")
+        yield _call_sites(device)
+
+
+def _fidelity(device: DeviceProfile) -> Iterator[RenderableType]:
+    estimated = estimated_bytes(device)
+    if estimated is None or not device.live_bytes:
+        return
+    share = 100 * estimated / device.live_bytes
+    if estimated == 0:
+        yield Text("No byte of this rests on an estimate.", style="dim")
+    else:
+        yield Text(f"{share:.2g} % of this ({size(estimated)}) rests on estimates.", style="dim")
+
+
+def _call_sites(device: DeviceProfile) -> RenderableType:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("blocks", justify="right", no_wrap=True)
+    table.add_column("for", no_wrap=True)
+    table.add_column("line", ratio=1, overflow="fold")
+    for site in device.call_sites[:_CALL_SITES]:
+        share = percent(site.bytes, device.live_bytes)
+        table.add_row(size(site.bytes), share, str(site.count), site.category.value, site_place(site))
+    rest = device.call_sites[_CALL_SITES:]
+    if rest:
+        held = sum(site.bytes for site in rest)
+        table.add_row(
+            size(held), percent(held, device.live_bytes), str(sum(site.count for site in rest)), "", f"{len(rest)} more"
+        )
+    return table
+
+
+def _finding(number: int, finding: Finding, report: Report) -> RenderableType:
+    style = _SEVERITY_STYLE[finding.severity]
+    share = f" · {100 * finding.share_of_peak:.0f} %" if finding.bytes else ""
+    held = f"  {size(finding.bytes)}{share}" if finding.bytes else ""
+    head = Text.assemble(
+        (f"{number}. {finding.code} {finding.name}", style), (held, "bold"), (f"  {finding.confidence.value}", "dim")
+    )
+    body: list[RenderableType] = [Text(finding.title)]
+    body += [Text(f"· {line}", style="dim") for line in finding.evidence]
+    body += [_code(location, report.excerpts.get(location)) for location in finding.locations[:_LOCATIONS]]
+    if finding.remedies:
+        body.append(Text.assemble(("try: ", "dim"), (", ".join(finding.remedies), "green")))
+    return Group(head, Padding(Group(*body), (0, 0, 0, 3)))
+
+
+def _code(location: Location, excerpt: Excerpt | None) -> RenderableType:
+    head = Text(place(location), style="cyan")
+    if excerpt is None:
+        return head
+    last = excerpt.first_line + len(excerpt.lines) - 1
+    rows = []
+    for offset, line in enumerate(excerpt.lines):
+        number = excerpt.first_line + offset
+        here = number == location.line
+        row = Text.assemble((f"{'>' if here else ' '} {number:>{len(str(last))}} │ ", "dim"), line)
+        row.truncate(200)
+        row.no_wrap = True
+        row.overflow = "ellipsis"
+        if here:
+            row.stylize("bold")
+        rows.append(row)
+    return Group(head, *rows)
+
+
+def _replay(replay: DeviceReplay) -> Iterator[RenderableType]:
+    yield _heading(f"Replay of device {replay.device}" + (f" under {replay.alloc_conf}" if replay.alloc_conf else ""))
+    table = Table.grid(padding=(0, 2))
+    table.add_row("addresses matched", f"{replay.matched_addresses:,} of {replay.alloc_events:,}")
+    table.add_row("segment events matched", f"{replay.matched_segments:,} of {replay.segment_events:,}")
+    table.add_row("peak reserved", size(replay.peak_reserved_bytes))
+    table.add_row("capacity", maybe_size(replay.capacity_bytes))
+    fits = {True: Text("fits", style="green"), False: Text("does not fit", style="red"), None: Text("not known")}
+    table.add_row("verdict", fits[replay.fits])
+    yield table
+    if replay.departure:
+        yield Text(replay.departure, style="dim")
+
+
+def _reasons(report: Report) -> Iterator[RenderableType]:
+    reasons = inconclusive(report)
+    if not reasons:
+        return
+    yield _heading("Could not tell")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", max_width=28, overflow="fold")
+    table.add_column(ratio=1, style="dim")
+    for each in reasons:
+        table.add_row(each["code"], each["reason"])
+    yield table
+
+
+def _next(report: Report) -> Iterator[RenderableType]:
+    if not report.next_commands:
+        return
+    yield _heading("Next")
+    for command in report.next_commands:
+        line = Text.assemble(("$ ", "dim"), (command, "bold"))
+        line.no_wrap = True  # a wrapped command cannot be pasted
+        line.overflow = "ignore"
+        yield line
+
+
+def _heading(title: str) -> RenderableType:
+    return Group(Text(""), Rule(Text(title, style="bold"), align="left", style="dim", characters="─"))

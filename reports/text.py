@@ -1,0 +1,104 @@
+"""Numbers and places as people read them; shared by the renderers that write prose."""
+
+import os
+from pathlib import Path
+
+from ..diagnosers.interface import CallSite, Category, DeviceProfile, Location
+from ..remedies.interface import Band, ByteBand
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+CATEGORY_TITLES: dict[str, str] = {
+    "parameter": "parameters",
+    "buffer": "buffers",
+    "gradient": "gradients",
+    "optimizer_state": "optimizer state",
+    "activation": "activations",
+    "input": "inputs",
+    "temporary": "temporaries",
+    "workspace": "library workspaces",
+    "communication": "communication",
+    "autocast_cache": "autocast cache",
+    "kv_cache": "KV cache",
+    "unknown": "unknown",
+}
+
+
+def size(count: int) -> str:
+    """`24.10 GiB`, `512.0 MiB`, `3.0 KiB`, `17 bytes`: the unit that leaves one to four digits before the point."""
+    if abs(count) >= GIB:
+        return f"{count / GIB:.2f} GiB"
+    if abs(count) >= MIB:
+        return f"{count / MIB:.1f} MiB"
+    if abs(count) >= KIB:
+        return f"{count / KIB:.1f} KiB"
+    return f"{count} bytes"
+
+
+def maybe_size(count: int | None, missing: str = "not known") -> str:
+    return missing if count is None else size(count)
+
+
+def percent(part: int, whole: int | None) -> str:
+    """`63 %`, `0.4 %`; empty where there is no whole."""
+    if not whole:
+        return ""
+    value = 100 * part / whole
+    return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.1f} %"
+
+
+def band(value: ByteBand) -> str:
+    """`21.30 GiB`, with the range behind it where the estimate is not sharp."""
+    if size(value.low) == size(value.high):
+        return size(value.expected)
+    return f"{size(value.expected)} ({size(value.low)} to {size(value.high)})"
+
+
+def factor(value: Band) -> str:
+    """`x1.30`, with its range where that is wider than the rounding."""
+    low, expected, high = (f"{each:.2f}" for each in (value.low, value.expected, value.high))
+    return f"x{expected}" if low == high else f"x{expected} ({low} to {high})"
+
+
+def category_title(category: Category | str) -> str:
+    name = category.value if isinstance(category, Category) else category
+    return CATEGORY_TITLES.get(name, name)
+
+
+def short_path(file: str) -> str:
+    """Relative to the current folder where it lies inside it; the last three parts of a path in site-packages."""
+    path = Path(file)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        pass
+    parts = path.parts
+    if "site-packages" in parts:
+        return os.path.join(*parts[parts.index("site-packages") + 1 :])
+    return file
+
+
+def place(location: Location | None) -> str:
+    """`train.py:88 in forward`."""
+    if location is None:
+        return "no Python frame"
+    where = f"{short_path(location.file)}:{location.line}" if location.line else short_path(location.file)
+    return f"{where} in {location.function}" if location.function else where
+
+
+def site_place(site: CallSite) -> str:
+    return f"{place(site.location)} · {site.module}" if site.module else place(site.location)
+
+
+def moment(step: int | None, phase: str | None) -> str:
+    """`step 2, backward`; empty where neither is known."""
+    parts = [f"step {step}" if step is not None else "", phase or ""]
+    return ", ".join(part for part in parts if part)
+
+
+def device_title(profile: DeviceProfile, world_size: int, device_count: int) -> str:
+    """Names rank and device only where there is more than one."""
+    parts = [f"rank {profile.rank}"] if world_size > 1 else []
+    if device_count > 1 or profile.device:
+        parts.append(f"device {profile.device}")
+    return ", ".join(parts)

@@ -1,0 +1,90 @@
+"""From a diagnosis to the record: the verdict's sentence, the worst device, the lines shown."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from oomdoc.diagnosers.interface import Diagnosis, Location, MemoryProfile
+from oomdoc.reports.build import build, excerpts, verdict_of
+from oomdoc.reports.model import Report
+from oomdoc.reports.text import percent, size
+
+
+def test_a_failure_is_told_with_its_numbers(report: Report) -> None:
+    """What was asked for, what was free, what was held, and by what."""
+    assert report.verdict.summary == (
+        "Out of memory in step 1, forward: 3.00 GiB was asked for with 512.0 MiB free on the device; 37.00 GiB of "
+        "40.00 GiB was allocated and 2.00 GiB cached. The largest part is activations: 24.00 GiB (67 %)."
+    )
+    assert (report.verdict.out_of_memory, report.verdict.rank, report.verdict.device) == (True, 0, 0)
+
+
+def test_a_run_that_fits_is_told_with_what_is_left(report: Report) -> None:
+    """Cache and context count: they are on the card too."""
+    device = replace(report.diagnosis.profile.devices[0], oom=None)
+    verdict = verdict_of(Diagnosis(profile=MemoryProfile(devices=(device,)), findings=()))
+    assert verdict.summary == (
+        "It fits: the peak is 36.00 GiB of tensors in step 1, forward; with cache and context 39.50 GiB of 40.00 GiB "
+        "(99 %). The largest part is activations: 24.00 GiB (67 %)."
+    )
+
+
+def test_the_device_that_failed_is_the_verdict(report: Report) -> None:
+    """Even where another one holds more."""
+    failed = report.diagnosis.profile.devices[0]
+    fuller = replace(failed, device=1, oom=None, peak=replace(failed.peak, reserved_bytes=2**40))
+    profile = MemoryProfile(devices=(fuller, failed))
+    assert verdict_of(Diagnosis(profile=profile, findings=())).device == 0
+
+
+def test_without_a_failure_the_fullest_device_is_the_verdict(report: Report) -> None:
+    """Devices are compared by what counts against the card."""
+    quiet = replace(report.diagnosis.profile.devices[0], oom=None)
+    fuller = replace(quiet, device=1, peak=replace(quiet.peak, reserved_bytes=2**40))
+    assert verdict_of(Diagnosis(profile=MemoryProfile(devices=(quiet, fuller)), findings=())).device == 1
+
+
+def test_a_snapshot_without_devices_says_so() -> None:
+    """No made-up device 0."""
+    report = build(Diagnosis(profile=MemoryProfile(devices=()), findings=()), path="empty.pickle")
+    assert report.verdict.device is None
+    assert report.verdict.summary == "The snapshot holds no device."
+
+
+def test_excerpts_are_the_lines_around(script: Path) -> None:
+    """One line before and after, cut at the ends of the file."""
+    middle, last = Location(str(script), 6, "forward"), Location(str(script), 7, "forward")
+    found = excerpts([middle, last])
+    assert found[middle].first_line == 5
+    assert found[middle].lines == ("    h = self.ln(x)", "    h = self.mlp(h)", "    return x + h")
+    assert len(found[last].lines) == 2
+
+
+@pytest.mark.parametrize("line", [0, -1, 8, 10**9])
+def test_a_line_outside_the_file_has_no_excerpt(script: Path, line: int) -> None:
+    """The file may have changed since the recording."""
+    assert excerpts([Location(str(script), line, "forward")]) == {}
+
+
+def test_only_python_files_are_opened(tmp_path: Path) -> None:
+    """A snapshot from a stranger must not make the report show /etc/passwd, or a pipe make it hang."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("root:x:0:0\n")
+    assert excerpts([Location(str(secret), 1, "f"), Location("\0", 1, "f"), Location(str(tmp_path), 1, "f")]) == {}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (2**20, "1.0 MiB"), (3 * 2**29, "1.50 GiB")],
+)
+def test_sizes_are_read_in_the_unit_that_fits(count: int, text: str) -> None:
+    """1024-based, as PyTorch prints them."""
+    assert size(count) == text
+
+
+def test_percent_has_no_whole() -> None:
+    """Nothing is said where nothing can be."""
+    assert percent(1, None) == ""
+    assert percent(1, 0) == ""
+    assert percent(1, 3) == "33 %"
+    assert percent(1, 300) == "0.3 %"

@@ -1,0 +1,107 @@
+"""The terminal report: the whole text, its width, and what becomes of it without colour or UTF-8."""
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oomdoc.reports import terminal
+from oomdoc.reports.bars import stacked
+from oomdoc.reports.figures import Part, parts
+from oomdoc.reports.model import Report
+from rich.console import Console
+
+GOLDEN = Path(__file__).parent / "golden"
+ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def same_as_golden(text: str, name: str) -> None:
+    """Compares whole; OOMDOC_GOLDEN=write renews the file, to be read in the diff."""
+    file = GOLDEN / name
+    if os.environ.get("OOMDOC_GOLDEN") == "write":
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_whole_report(report: Report, width: int) -> None:
+    """As a reader sees it at a narrow and a wide terminal."""
+    same_as_golden(terminal.render(report, width=width), f"terminal-{width}.txt")
+
+
+def test_a_run_that_fits(healthy: Report) -> None:
+    """No failure, no plan, a capacity nobody knows: those parts are absent, not zero."""
+    same_as_golden(terminal.render(healthy, width=80), "terminal-healthy.txt")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+def test_no_line_is_wider_than_the_terminal(report: Report, width: int) -> None:
+    """Except the commands, which must stay in one piece to be pasted."""
+    for line in terminal.render(report, width=width).splitlines():
+        assert len(line) <= width or line.startswith("$ ")
+
+
+def test_colour_is_only_drawn_when_asked_for(report: Report) -> None:
+    """Without it there is no escape sequence; with it the text is the same."""
+    plain, coloured = terminal.render(report), terminal.render(report, color=True)
+    assert "\x1b" not in plain
+    assert "\x1b[" in coloured
+    stripped = [line.rstrip() for line in ESCAPE.sub("", coloured).splitlines()]
+    assert stripped == plain.splitlines()
+
+
+def test_plain_ascii(report: Report) -> None:
+    """On a terminal without UTF-8 every sign has a stand-in, and bars keep their fills apart."""
+    text = terminal.render(report, ascii_only=True)
+    assert text.isascii()
+    assert "?" not in text.replace("39.00 GiB ?", "")  # the verdict that is not known
+    assert text.count("#") > 20
+    assert "%%" in text
+
+
+def test_lines_of_the_user_are_shown_with_the_one_meant_marked(report: Report) -> None:
+    """The excerpt comes from the file as it is here; a file that is not here is named only."""
+    text = terminal.render(report)
+    assert "> 6 │     h = self.mlp(h)" in text
+    assert "/nowhere/lib.py:9 in helper" in text
+
+
+sizes = st.lists(st.integers(min_value=1, max_value=2**38), min_size=1, max_size=14)
+
+
+@given(sizes=sizes, width=st.integers(min_value=40, max_value=250))
+def test_the_bar_fills_its_width(sizes: list[int], width: int) -> None:
+    """Whatever the shares, rounding never adds or loses a cell, and no part is drawn more than a cell off."""
+    rows = tuple(Part(f"part{index}", "", size, "") for index, size in enumerate(sizes))
+    whole = sum(sizes)
+    bar = stacked(rows, whole, width)
+    assert bar.cell_len == width
+    drawn = [span.end - span.start for span in bar.spans] or [width]
+    assert sum(drawn) == width or len(sizes) > len(bar.spans)
+    done = 0
+    for row in rows:
+        done += row.bytes
+    assert done == whole
+
+
+def test_parts_sum_to_the_capacity(report: Report) -> None:
+    """Tensors, rounding, cache, outside and free are the whole card, no byte twice."""
+    device = report.diagnosis.profile.devices[0]
+    assert sum(part.bytes for part in parts(device)) == device.capacity_bytes
+
+
+def test_markup_in_names_is_inert(report: Report) -> None:
+    """A module called [red] is text and not a style."""
+    finding = replace(report.diagnosis.findings[0], title="[bold red]boo[/] \x1b[31mred \u202eback")
+    text = terminal.render(replace(report, diagnosis=replace(report.diagnosis, findings=(finding,))))
+    assert "[bold red]boo[/]" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_rich_measures_the_fills_as_one_cell() -> None:
+    """The width above counts characters: each fill is one cell wide."""
+    assert all(Console(width=80).measure(sign).maximum == 1 for sign in "█▓▒░·▏▎▍▌▋▊▉")
