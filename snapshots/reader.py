@@ -1,0 +1,117 @@
+"""Reading a snapshot, whatever wrote it, into columns. Nothing in the file is executed.
+
+Containers: the pickle of `torch.cuda.memory._dump_snapshot` or of `memory_snapshot` (a bare list of segments), gzip or
+a JSON copy of either, and the HTML page of memory_viz. Keys of torch 2.0 to 2.14; unknown keys and actions are
+ignored. What a file contradicts is left out and named in `Snapshot.problems`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import UnreadableInputError
+from . import columns, layout, recording
+from .columns import PoolTable
+from .containers import read_object
+from .interning import StackTable
+from .layout import MAX_DEVICE, RawSegments
+from .model import Annotation, DeviceSnapshot, Snapshot
+from .plain import plain_mapping
+from .timeline import extent
+from .unpickler import collector_paused
+
+
+def load(path: str | Path) -> Snapshot:
+    """Raises UnreadableInputError, with one line that says why, for anything that is not a snapshot."""
+    path = Path(path)
+    raw, _ = read_object(path)
+    try:
+        return _from(raw)
+    except UnreadableInputError as error:
+        raise UnreadableInputError(f"{path} is not a snapshot: {error}") from None
+
+
+def from_dict(raw: object) -> Snapshot:
+    """The same from what `torch.cuda.memory._snapshot()` or `memory_snapshot()` returns; `raw` is left as it is."""
+    return _from(dict(raw) if isinstance(raw, dict) else raw)
+
+
+def _from(raw: object) -> Snapshot:
+    """Consumes `raw`: its traces are released as soon as they are columns."""
+    if isinstance(raw, list):
+        raw = {"segments": raw}
+    if not isinstance(raw, dict):
+        raise UnreadableInputError(f"it holds a {type(raw).__name__}, not the dict or list that PyTorch writes")
+    if "segments" not in raw and "device_traces" not in raw:
+        raise UnreadableInputError("it has neither segments nor device_traces, so PyTorch did not write it")
+    with collector_paused():
+        return _build(raw)
+
+
+def _build(raw: dict[str, Any]) -> Snapshot:
+    stacks = StackTable()
+    segments, problems = layout.by_device(raw.get("segments") or [])
+    traces = raw.pop("device_traces", None) or []
+    if not isinstance(traces, list | tuple):
+        traces, problems = [], [*problems, "device_traces is not a list and was left out"]
+    traces = list(traces)
+    if len(traces) > MAX_DEVICE + 1:
+        raise UnreadableInputError(f"it has the traces of {len(traces)} devices")
+    devices = []
+    for number in sorted(segments.keys() | {d for d, entries in enumerate(traces) if entries}):
+        entries = traces[number] if number < len(traces) else []
+        device, found = _device(number, entries, segments.get(number, RawSegments()), stacks)
+        if number < len(traces):
+            traces[number] = None
+        del entries
+        stacks.forget()
+        devices.append(device)
+        problems += found
+    events = {device.device: len(device.trace) for device in devices}
+    recorded, found = recording.decode(raw.get("oomdoc"), events)
+    annotations, lost = _annotations(raw.get("external_annotations"))
+    return Snapshot(
+        devices=tuple(devices),
+        stacks=stacks.stacks(),
+        settings=plain_mapping(raw.get("allocator_settings")),
+        annotations=annotations,
+        recording=recorded,
+        problems=(*problems, *found, *lost),
+    )
+
+
+def _device(number: int, entries: object, raw: RawSegments, stacks: StackTable) -> tuple[DeviceSnapshot, list[str]]:
+    pools = PoolTable()
+    trace, problems = columns.trace(entries, stacks, pools, number)
+    segments, blocks, found = layout.columns(raw, stacks, pools, number)
+    device = DeviceSnapshot(device=number, trace=trace, segments=segments, blocks=blocks, pools=tuple(pools.index))
+    return device, [*problems, *found, *_contradictions(device)]
+
+
+def _contradictions(device: DeviceSnapshot) -> list[str]:
+    found = extent(device)
+    if found.consistent:
+        return []
+    what, short = ("live", found.start) if found.start < 0 else ("reserved", found.reserved_start)
+    return [
+        f"device {device.device}: the trace and the segments disagree ({what} bytes before the first event come out as "
+        f"{short}), so one of them was cut; no peak can be told, only the state at the dump"
+    ]
+
+
+def _annotations(raw: object) -> tuple[tuple[Annotation, ...], list[str]]:
+    if raw is None:
+        return (), []
+    rows = raw if isinstance(raw, list | tuple) else []
+    out = []
+    for each in rows:
+        if (
+            isinstance(each, Mapping)
+            and isinstance(name := each.get("name"), str)
+            and isinstance(stage := each.get("stage"), str)
+            and type(time := each.get("time_us")) is int
+        ):
+            device = each.get("device")
+            out.append(Annotation(stage=stage, name=name, device=device if type(device) is int else 0, time_us=time))
+    lost = len(rows) - len(out)
+    return tuple(out), [f"{lost} annotations have no name, stage or time and were left out"] if lost else []
