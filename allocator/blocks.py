@@ -1,18 +1,30 @@
 """Blocks of device memory and the pools that keep the free ones."""
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 
 from .statistics import Counters
 
 ADDRESS_BITS = 64
 ADDRESS_MASK = (1 << ADDRESS_BITS) - 1
+PoolId = tuple[int, int]
+DEFAULT_POOL: PoolId = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandableSegment:
+    """A reserved address range that gets its memory page by page."""
+
+    address: int
+    size: int
+    page: int
 
 
 class Block:
     """A piece of one segment. `prev` and `next` are its neighbours there, in address order.
 
-    A block is in use while `allocated`, or while other streams may still use it (`pending_events` > 0 or
-    `stream_uses`). Only then, or when not `mapped` to physical memory, is it missing from its pool's free lists.
+    It is in use while `allocated`, and after that while other streams may still use it (`pending_events` > 0). Only
+    when not in use and `mapped` to memory is it in the free lists of its pool.
     """
 
     __slots__ = (
@@ -41,7 +53,7 @@ class Block:
         self.next: Block | None = None
         self.allocated = False
         self.mapped = True
-        self.expandable = False
+        self.expandable: ExpandableSegment | None = None
         self.pending_events = 0
         self.stream_uses: set[int] | None = None
         self.pooled_at = 0  # pool.searches when it became free: its age for garbage collection
@@ -55,18 +67,25 @@ class Block:
     def is_split(self) -> bool:
         return self.prev is not None or self.next is not None
 
+    @property
+    def in_use(self) -> bool:
+        """By the program, or still by another stream."""
+        return self.allocated or self.pending_events > 0
+
 
 class Pool:
     """Free blocks of one kind (small or large) of one pool id, per stream ordered by (size, address)."""
 
-    __slots__ = ("counters", "free", "large", "pool_id", "searches")
+    __slots__ = ("counters", "free", "large", "page", "pool_id", "searches", "unmapped")
 
-    def __init__(self, pool_id: tuple[int, int], large: bool, counters: Counters) -> None:
+    def __init__(self, pool_id: PoolId, large: bool, page: int, counters: Counters) -> None:
         self.pool_id = pool_id
         self.large = large
+        self.page = page  # bytes of one page of an expandable segment
         self.counters = counters
         self.free: dict[int, list[int]] = {}  # stream -> sorted Block.key
-        self.searches = 0
+        self.unmapped: dict[int, list[int]] = {}  # stream -> sorted addresses of expandable blocks without memory
+        self.searches = 0  # searches for a free block: the clock of garbage collection
 
     def add(self, block: Block) -> None:
         block.pooled_at = self.searches
@@ -79,6 +98,12 @@ class Pool:
     def remove(self, block: Block) -> None:
         keys = self.free[block.stream]
         del keys[bisect_left(keys, block.key)]
+
+    def add_unmapped(self, block: Block) -> None:
+        insort(self.unmapped.setdefault(block.stream, []), block.address)
+
+    def remove_unmapped(self, block: Block) -> None:
+        self.unmapped[block.stream].remove(block.address)
 
     def addresses(self) -> list[int]:
         """Addresses of all free blocks in PyTorch's set order: by stream, size, address."""

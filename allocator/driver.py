@@ -1,6 +1,6 @@
 """What the allocator asks of the CUDA driver: memory and addresses."""
 
-from bisect import insort
+from bisect import bisect_left, insort
 from typing import Protocol
 
 from .config import MIB
@@ -10,16 +10,28 @@ GRANULE = 2 * MIB  # cudaMalloc hands out, and aligns to, 2 MiB granules
 
 
 class Driver(Protocol):
-    """The memory of one device, as one process can get it."""
+    """The memory of one device, as one process can get it. Sizes are bytes; None or False = out of memory."""
 
     def free_bytes(self) -> int:
         """What cudaMemGetInfo would call free."""
 
     def malloc(self, size: int) -> int | None:
-        """Address of `size` new bytes; None = out of memory."""
+        """cudaMalloc: the address of `size` new bytes."""
 
     def free(self, address: int, size: int) -> None:
-        """Give back what `malloc` returned."""
+        """cudaFree: give back what `malloc` returned."""
+
+    def reserve(self, size: int) -> int:
+        """cuMemAddressReserve: the start of a range of addresses without memory."""
+
+    def release(self, address: int, size: int) -> None:
+        """Give back what `reserve` returned."""
+
+    def map(self, address: int, size: int) -> bool:
+        """cuMemCreate and cuMemMap: put memory behind a part of a reserved range."""
+
+    def unmap(self, address: int, size: int) -> None:
+        """Take that memory away again."""
 
 
 class VirtualDriver:
@@ -32,25 +44,36 @@ class VirtualDriver:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
         self._top = FIRST_ADDRESS
-        self._holes: list[tuple[int, int]] = []  # (address, size), sorted, never adjacent
+        self._holes: list[tuple[int, int]] = []  # (address, size) below the top, sorted, never adjacent
 
     def free_bytes(self) -> int:
         return self.capacity_bytes - self.used_bytes
 
     def malloc(self, size: int) -> int | None:
-        taken = -(-size // GRANULE) * GRANULE
-        if self.used_bytes + taken > self.capacity_bytes:
-            return None
-        self.used_bytes += taken
-        return self.reserve(taken)
+        return self.reserve(size) if self._take(size) else None
 
     def free(self, address: int, size: int) -> None:
-        taken = -(-size // GRANULE) * GRANULE
-        self.used_bytes -= taken
-        self.release(address, taken)
+        self._give_back(size)
+        self.release(address, size)
+
+    def map(self, address: int, size: int) -> bool:
+        return self._take(size)
+
+    def unmap(self, address: int, size: int) -> None:
+        self._give_back(size)
+
+    def _take(self, size: int) -> bool:
+        taken = _granules(size)
+        if self.used_bytes + taken > self.capacity_bytes:
+            return False
+        self.used_bytes += taken
+        return True
+
+    def _give_back(self, size: int) -> None:
+        self.used_bytes -= _granules(size)
 
     def reserve(self, size: int) -> int:
-        """Take a range of addresses; no memory."""
+        size = _granules(size)
         for index, (address, room) in enumerate(self._holes):
             if room >= size:
                 if room == size:
@@ -63,17 +86,18 @@ class VirtualDriver:
         return address
 
     def release(self, address: int, size: int) -> None:
-        """Give a range of addresses back."""
-        insort(self._holes, (address, size))
-        index = next(i for i, hole in enumerate(self._holes) if hole[0] == address)
-        if index + 1 < len(self._holes) and address + size == self._holes[index + 1][0]:
-            size += self._holes.pop(index + 1)[1]
+        size = _granules(size)
+        index = bisect_left(self._holes, (address, size))
+        if index < len(self._holes) and address + size == self._holes[index][0]:
+            size += self._holes.pop(index)[1]
         if index and sum(self._holes[index - 1]) == address:
-            address, before = self._holes[index - 1]
+            address, before = self._holes.pop(index - 1)
             size += before
-            del self._holes[index]
-            index -= 1
-        self._holes[index] = (address, size)
         if address + size == self._top:
             self._top = address
-            del self._holes[index]
+        else:
+            insort(self._holes, (address, size))
+
+
+def _granules(size: int) -> int:
+    return -(-size // GRANULE) * GRANULE

@@ -135,7 +135,8 @@ class Statistics:
     def reset_accumulated(self) -> None:
         for _, stat in self._stats():
             stat.reset_accumulated()
-        self.num_alloc_retries = self.num_ooms = 0
+        self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
+        self.num_device_alloc = self.num_device_free = 0
 
     def as_dict(self) -> dict[str, int]:
         """The flat mapping of torch.cuda.memory_stats(), keys in its order (sorted); without `max_split_size`."""
