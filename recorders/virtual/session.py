@@ -14,6 +14,8 @@ from ...allocator.config import AllocatorConfig
 from ...errors import OomdocError
 from . import private, storages
 from .device import GpuTarget, VirtualDevice
+from .engine import Engine, calibrate
+from .fastmeta import fast_meta_kernels
 from .tracker import Tracker
 
 
@@ -60,6 +62,19 @@ def _storages(session: Session) -> Iterator[None]:
 
 
 @contextmanager
+def _fast_meta(session: Session) -> Iterator[None]:
+    with fast_meta_kernels() as memo:
+        session.tracker.memo = memo
+        yield
+
+
+@contextmanager
+def _engine(session: Session) -> Iterator[None]:
+    session.tracker.engine = Engine(calibrate())
+    yield
+
+
+@contextmanager
 def _tracking(session: Session) -> Iterator[None]:
     with session.tracker:
         yield
@@ -81,6 +96,8 @@ INSTALLERS: tuple[Installer, ...] = (
     _checked,
     _storages,
     _initialised,
+    _fast_meta,
+    _engine,
     _tracking,  # last: from here on every operation is seen
 )
 

@@ -13,6 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...diagnosers.interface import CATEGORIES, Category
 from .device import GpuTarget, VirtualDevice
+from .engine import Engine, transfer
+from .fastmeta import Memo
 from .private import (
     COMPOSITE_IMPLICIT,
     FAKE_MODE_KEY,
@@ -47,9 +49,9 @@ ScratchFor = Callable[[Any, tuple[Any, ...], dict[str, Any], Any, GpuTarget], Se
 class OpInfo:
     """What the schema says about one operation, looked up once."""
 
-    __slots__ = ("composite", "inplace", "may_resize", "name", "view")
+    __slots__ = ("composite", "inplace", "may_resize", "name", "slow", "view")
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: Any, memo: Memo | None = None) -> None:
         self.name: str = func.name()
         self.view = bool(func.is_view)
         short = func._schema.name.split("::")[1]
@@ -57,6 +59,7 @@ class OpInfo:
         self.may_resize = bool(func._schema.is_mutable) and (
             short in ("resize_", "resize_as_", "set_") or "out" in func._overloadname
         )
+        self.slow = memo is not None and self.name in memo.slow and not func._schema.is_mutable
         self.composite = has_kernel_for(self.name, COMPOSITE_IMPLICIT)
 
 
@@ -74,6 +77,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         self.handlers: dict[Any, Handler] = {}
         self.scratch_for: ScratchFor | None = None
         self.after: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None] | None = None
+        self.engine: Engine | None = None
+        self.memo: Memo | None = None
         self.handles: dict[tuple[int, int, bool, str], int] = {}  # (device, stream, in backward, source) -> address
         self.estimated: dict[str, list[int]] = {}  # source -> [times, bytes] of estimated scratch
         self._ops: dict[Any, OpInfo] = {}
@@ -106,7 +111,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         info = self._ops.get(func)
         if info is None:
-            info = self._ops[func] = OpInfo(func)
+            info = self._ops[func] = OpInfo(func, self.memo)
         if info.composite:
             result = self._decompose(func, args, kwargs)
             if result is not NotImplemented:
@@ -120,23 +125,28 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], info: OpInfo | None = None) -> Any:
         """Run an operation on `meta` and allocate its outputs; what a handler uses for the ordinary part."""
-        info = info or self._ops.get(func) or OpInfo(func)
+        info = info or self._ops.get(func) or OpInfo(func, self.memo)
         kind, index = placement(self.device, args, kwargs)
         if kind is None:
             return func(*args, **kwargs)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": META}
-        result = func(*args, **kwargs)
         if kind is not Kind.CUDA:
+            result = func(*args, **kwargs)
             self.tag(result, kind)
             return result
         self.operations += 1
         if info.view:
-            return result
+            return func(*args, **kwargs)
+        engine = self.engine
+        donor = None if engine is None else engine.donor(func, args, kwargs, self.device.allocations)
+        result = self.memo(func, args, kwargs) if info.slow and self.memo is not None else func(*args, **kwargs)
         if info.may_resize:
             self._resized(args, kwargs)
-        if not info.inplace:
+        if not info.inplace and not (donor is not None and transfer(donor, result)):
             self.adopt(result, index)
+        if engine is not None:
+            engine.done(func, result)
         if self.scratch_for is not None:
             self._scratch(func, args, kwargs, result, index)
         if self.after is not None:
