@@ -1,1 +1,1 @@
-"""Apply a plan to an unmodified script while it runs, through torch's global hooks."""
+"""A remedy applied to an unmodified script, in its own process, through torch's entry points. Imports torch."""

@@ -1,0 +1,179 @@
+"""Each remedy on an unmodified script that really trains on this CPU: what happens to its losses."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@dataclass
+class Run:
+    status: int
+    losses: list[float]
+    rows: list[dict[str, Any]]
+    end: dict[str, Any]
+    talk: dict[str, Any]
+    stderr: str
+
+
+def _read(out: subprocess.CompletedProcess[str]) -> Run:
+    lines = [json.loads(line) for line in out.stdout.splitlines() if line.startswith("{")]
+    rows = [line for line in lines if "loss" in line]
+    end = next((line for line in lines if "eval" in line), {})
+    talk = next((line for line in lines if "notes" in line), {})
+    return Run(out.returncode, [row["loss"] for row in rows], rows, end, talk, out.stderr)
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., Run]:
+    def run(*settings: dict[str, Any], args: tuple[str, ...] = (), ranks: int = 1) -> Run:
+        script = str(SCRIPTS / "train_lm.py")
+        file = tmp_path / "settings.json"
+        file.write_text(json.dumps(settings))
+        if not settings:
+            command = [sys.executable, script, *args]
+        else:
+            command = [sys.executable, str(SCRIPTS / "apply.py"), str(file), script, *args]
+        if ranks > 1:
+            launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+            command = [sys.executable, *launch, "--no-python", *command]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return _read(subprocess.run(command, capture_output=True, text=True, timeout=300, env=env))
+
+    return run
+
+
+def _grouped(run: Run, per_step: int) -> list[float]:
+    """The loss of each whole batch: the mean over its pieces."""
+    rows = [run.rows[i : i + per_step] for i in range(0, len(run.rows), per_step)]
+    return [sum(r["loss"] * r["samples"] for r in row) / sum(r["samples"] for r in row) for row in rows]
+
+
+def test_checkpointing_keeps_every_bit_of_the_losses_with_dropout(train: Callable[..., Run]) -> None:
+    plain = train(args=("--dropout", "0.2"))
+    remedied = train({"name": "activation-checkpointing", "modules": ["Block"]}, args=("--dropout", "0.2"))
+    assert len(plain.losses) == 6
+    assert remedied.losses == plain.losses
+    assert remedied.end == plain.end
+    assert remedied.end["same_names"]
+    assert remedied.talk == {"notes": [], "unapplied": []}
+
+
+def test_checkpointing_chooses_the_repeated_blocks_by_itself(train: Callable[..., Run]) -> None:
+    plain = train()
+    remedied = train({"name": "activation-checkpointing", "every": 2})
+    assert remedied.losses == plain.losses
+    assert remedied.talk["unapplied"] == []
+
+
+def test_accumulation_gives_the_losses_of_the_whole_batch(train: Callable[..., Run]) -> None:
+    plain = train()
+    remedied = train({"name": "gradient-accumulation", "micro_batches": 4})
+    assert [row["samples"] for row in remedied.rows] == [2] * 24
+    assert _grouped(remedied, 4) == pytest.approx(plain.losses, rel=2e-6)
+    assert remedied.end["lr"] == plain.end["lr"]
+    assert remedied.end["eval"] == pytest.approx(plain.end["eval"], rel=2e-5)
+
+
+def test_accumulation_weighs_uneven_micro_batches_and_sums(train: Callable[..., Run]) -> None:
+    uneven = train(args=("--batch-size", "5"))
+    cut = train({"name": "gradient-accumulation", "micro_batches": 2}, args=("--batch-size", "5"))
+    assert [row["samples"] for row in cut.rows[:2]] == [2, 3]
+    assert _grouped(cut, 2) == pytest.approx(uneven.losses, rel=2e-6)
+    summed = train(args=("--reduction", "sum"))
+    cut = train({"name": "gradient-accumulation", "micro_batches": 2}, args=("--reduction", "sum"))
+    pairs = [a["loss"] + b["loss"] for a, b in zip(cut.rows[::2], cut.rows[1::2], strict=True)]
+    assert pairs == pytest.approx(summed.losses, rel=2e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_optimizer_state_offload_keeps_every_bit_of_the_losses(train: Callable[..., Run], optimizer: str) -> None:
+    plain = train(args=("--optimizer", optimizer))
+    remedied = train({"name": "cpu-offload", "what": ["optimizer_state"]}, args=("--optimizer", optimizer))
+    assert len(plain.losses) == 6
+    assert remedied.losses == plain.losses
+    assert remedied.end == plain.end
+    assert remedied.talk["unapplied"] == []
+
+
+def test_activation_offload_keeps_every_bit_of_the_losses(train: Callable[..., Run]) -> None:
+    plain = train(args=("--dropout", "0.1"))
+    remedied = train({"name": "cpu-offload", "what": ["activations"], "min_bytes": 4096}, args=("--dropout", "0.1"))
+    assert remedied.losses == plain.losses
+    assert remedied.talk["unapplied"] == []
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.02), ("float16", 0.005)])
+def test_mixed_precision_stays_within_the_precision_of_its_type(
+    train: Callable[..., Run], dtype: str, tolerance: float
+) -> None:
+    plain = train()
+    remedied = train({"name": "mixed-precision", "dtype": dtype})
+    assert {row["dtype"] for row in remedied.rows} == {f"torch.{dtype}"}
+    assert remedied.losses != plain.losses
+    assert remedied.losses == pytest.approx(plain.losses, rel=tolerance)
+    assert remedied.end["lr"] == plain.end["lr"]
+
+
+def test_fsdp_on_two_ranks_gives_the_losses_of_one(train: Callable[..., Run]) -> None:
+    plain = train()
+    remedied = train({"name": "fsdp", "wrap": ["Block"]}, ranks=2)
+    assert remedied.status == 0, remedied.stderr
+    assert [row["samples"] for row in remedied.rows] == [4] * 12
+    steps = sorted(_grouped_by_step(remedied, 2))
+    assert steps == pytest.approx(sorted(plain.losses), rel=2e-5)
+
+
+def _grouped_by_step(run: Run, ranks: int) -> list[float]:
+    """Ranks print in any order, but each step of one rank comes before its next (collectives keep them in step)."""
+    return _grouped(run, ranks)
+
+
+def test_fsdp_with_accumulation_and_checkpointing(train: Callable[..., Run]) -> None:
+    plain = train()
+    remedied = train(
+        {"name": "fsdp", "wrap": ["Block"], "reshard_after_forward": False},
+        {"name": "gradient-accumulation", "micro_batches": 2},
+        {"name": "activation-checkpointing", "modules": ["Block"]},
+        {"name": "cpu-offload", "what": ["optimizer_state"]},
+        ranks=2,
+    )
+    assert remedied.status == 0, remedied.stderr
+    assert _grouped_by_step(remedied, 4) == pytest.approx(plain.losses, rel=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "args", "reason"),
+    [
+        ({"name": "gradient-accumulation", "micro_batches": 2}, ("--no-loader",), "DataLoader"),
+        ({"name": "gradient-accumulation", "micro_batches": 2}, ("--accumulate", "2"), "accumulates gradients itself"),
+        ({"name": "gradient-accumulation", "micro_batches": 2}, ("--zero-by-hand",), "by hand"),
+        ({"name": "mixed-precision", "dtype": "bfloat16"}, ("--autocast",), "already"),
+        ({"name": "activation-checkpointing", "modules": ["Blok"]}, (), "repeated blocks here: Block"),
+        ({"name": "cpu-offload", "what": ["optimizer_state"]}, ("--optimizer", "lbfgs"), "LBFGS"),
+        ({"name": "fsdp", "wrap": ["Block"]}, (), "at least two ranks"),
+        ({"name": "chunked-loss"}, (), "cannot be applied at run time"),
+        ({"name": "fsdp", "wrapp": ["Block"]}, (), "no option wrapp"),
+    ],
+)
+def test_a_remedy_that_does_not_fit_the_script_says_why(
+    train: Callable[..., Run], setting: dict[str, Any], args: tuple[str, ...], reason: str
+) -> None:
+    run = train(setting, args=args)
+    assert run.status != 0
+    assert "CannotApplyError" in run.stderr
+    assert reason in run.stderr
+
+
+def test_batch_statistics_are_said_to_change_the_training(train: Callable[..., Run]) -> None:
+    run = train({"name": "gradient-accumulation", "micro_batches": 2}, args=("--batch-norm",))
+    assert run.status == 0
+    assert any("batch normalisation" in note for note in run.talk["notes"])
