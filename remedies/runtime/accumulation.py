@@ -52,8 +52,8 @@ class GradientAccumulation(Application):
         super().__init__(session, options)
         self.micro_batches = int(options.get("micro_batches", 2))
         self.holds_gradients = False  # gradients wait for the rest of their batch
-        self._backwards = 0  # of the present batch
-        self._stepped = True
+        self._backwards = 0  # of the present piece
+        self._attempts_before = 0
         self._cut_any = False
         self._witness: tuple[torch.Tensor, int, int] | None = None
 
@@ -64,13 +64,12 @@ class GradientAccumulation(Application):
     def _next_piece(self, iterator: SplitIterator) -> None:
         if iterator is not self.session.batches.current:
             return
-        if iterator.remaining == 0:
-            if iterator.cut and self._backwards and not self._stepped:
-                raise CannotApplyError(
-                    "the script did not step its optimizer at the end of a batch: it accumulates gradients itself, "
-                    "and counts its own iterations. Raise the script's accumulation and lower its batch size instead."
-                )
-            self._backwards, self._stepped = 0, False
+        if self._backwards and iterator.cut and self.session.step_attempts == self._attempts_before:
+            raise CannotApplyError(
+                "the script does not step its optimizer after every backward(): it accumulates gradients itself, and "
+                "counts its own iterations. Raise the script's accumulation and lower its batch size instead."
+            )
+        self._backwards, self._attempts_before = 0, self.session.step_attempts
 
     def root_called(self, module: torch.nn.Module) -> None:
         if module.training and any(isinstance(m, _BATCH_STATISTICS) for m in module.modules()):
@@ -129,7 +128,7 @@ class GradientAccumulation(Application):
     def around_step(self, optimizer: torch.optim.Optimizer, step: Callable[[], Any]) -> Any:
         if not self.session.batches.last_piece:
             return None
-        self.holds_gradients, self._stepped = False, True
+        self.holds_gradients = False
         return step()
 
     def unapplied(self) -> str | None:

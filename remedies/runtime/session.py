@@ -35,7 +35,7 @@ class Session:
         self.registry = ModuleRegistry()
         self.notes: list[str] = []
         self.in_backward = 0
-        self.in_scaler = 0
+        self.step_attempts = 0  # how often the script asked for an optimizer step, granted or not
         self.applications: list[Application] = []
         self.roots: dict[int, str] = {}  # ids of the root modules with parameters that were called
         self._patches = Patches()
@@ -195,6 +195,7 @@ class Session:
 
             @functools.wraps(step)
             def outer(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+                self.step_attempts += 1
                 self.close_forward()
                 run: Callable[[], Any] = functools.partial(hooked, optimizer, *args, **kwargs)
                 for application in reversed(self.applications):
@@ -209,7 +210,6 @@ class Session:
     def _zero_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def zero_grad(owner: Any, *args: Any, **kwargs: Any) -> None:
-            self.close_forward()
             if not any(getattr(application, "holds_gradients", False) for application in self.applications):
                 original(owner, *args, **kwargs)
 
@@ -222,6 +222,7 @@ class Session:
         def once(owner: Any, *args: Any, **kwargs: Any) -> Any:
             if self.batches.last_piece:
                 return original(owner, *args, **kwargs)
+            self.step_attempts += original.__qualname__ == "GradScaler.step"
             return None
 
         return once
@@ -256,11 +257,12 @@ class Session:
 
     def _split(self, shared: tuple[int, int] | None, batch: Any) -> list[Piece]:
         self.close_forward()
+        if not (torch.is_grad_enabled() and self._training()):
+            return [Piece(batch, 1, 1)]  # an evaluation sees whole batches, so that its numbers stay the same
         rank, ranks = shared or (0, 1)
-        micro_batches = self.micro_batches if torch.is_grad_enabled() and self._training() else 1
-        if micro_batches == 1 and ranks == 1:
+        if self.micro_batches == 1 and ranks == 1:
             return [Piece(batch, 1, 1)]
-        return cut(batch, rank=rank, ranks=ranks, micro_batches=micro_batches)
+        return cut(batch, rank=rank, ranks=ranks, micro_batches=self.micro_batches)
 
     def _training(self) -> bool:
         """Whether any whole model is in training mode (all of them are in eval mode during an evaluation)."""
