@@ -1,0 +1,147 @@
+"""Factories that the C++ argument parser of a CPU build refuses, or that no dispatch mode sees.
+
+* an integer device ("Cannot access accelerator device when none is available");
+* `torch.tensor`, `as_tensor`, `asarray`, `new_tensor` on `cuda`: their final copy needs a CUDA device guard and is
+  hidden from modes. As on a GPU, the data is built on the host and then copied;
+* the user's own `device="meta"`, which must not be taken for a virtual tensor.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._device import _device_constructors
+
+from .face import canonical_device
+from .patching import patches
+from .storages import CPU, asking_for_meta, inside
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
+_NEW = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
+_FROM_DATA = ("tensor", "as_tensor", "asarray")
+_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+_raw_new_tensor: Callable[..., torch.Tensor] = torch._C.TensorBase.new_tensor
+
+
+def _asked(kwargs: dict[str, Any]) -> torch.device | None:
+    """The device of a factory call: named, or the one of `torch.device(...)` contexts and set_default_device."""
+    device = kwargs.get("device")
+    if device is not None:
+        return device if isinstance(device, torch.device) else canonical_device(device)
+    if not _function_modes():
+        return None
+    return torch.get_default_device()
+
+
+def _plain(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A factory of given sizes."""
+
+    @functools.wraps(original)
+    def factory(*args: Any, **kwargs: Any) -> torch.Tensor:
+        device = _asked(kwargs)
+        if device is None or inside.depth:
+            return original(*args, **kwargs)
+        if device.type == "meta":
+            with asking_for_meta():
+                return original(*args, **kwargs)
+        if type(kwargs.get("device")) is int:
+            kwargs["device"] = device
+        return original(*args, **kwargs)
+
+    return factory
+
+
+def _of_data(original: Callable[..., torch.Tensor], *, copies: bool) -> Callable[..., torch.Tensor]:
+    """`torch.tensor` and its kin. `copies`: a tensor given as data is copied even when it is there already."""
+
+    @functools.wraps(original)
+    def factory(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        device = _asked(kwargs)
+        if isinstance(data, torch.Tensor) and not inside.depth:
+            return _of_tensor(data, copies, device if "device" in kwargs else None, args, kwargs)
+        if device is None or device.type == "cpu" or inside.depth:
+            return original(data, *args, **kwargs)
+        grad = kwargs.pop("requires_grad", False)
+        kwargs.pop("pin_memory", None)
+        made = original(data, *args, **{**kwargs, "device": CPU}).to(device)
+        return made.requires_grad_() if grad else made
+
+    return factory
+
+
+def _of_tensor(
+    data: torch.Tensor, copies: bool, device: torch.device | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor:
+    """`torch.tensor(tensor)` is a detached clone, `as_tensor(tensor)` the tensor itself, either one moved or cast."""
+    dtype = kwargs.get("dtype") or (args[0] if args and isinstance(args[0], torch.dtype) else data.dtype)
+    copy = copies or bool(kwargs.get("copy"))
+    made = (data.detach() if copies else data).to(device if device is not None else data.device, dtype, copy=copy)
+    return made.requires_grad_() if kwargs.get("requires_grad") else made
+
+
+def _new_tensor(self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> torch.Tensor:
+    target = self.device if device is None else canonical_device(device)
+    kwargs.pop("layout", None)
+    return torch.tensor(data, dtype=dtype or self.dtype, device=target, **kwargs)
+
+
+def _wrap_new(name: str) -> Callable[..., torch.Tensor]:
+    original: Callable[..., torch.Tensor] = getattr(torch._C.TensorBase, name)
+
+    @functools.wraps(original)
+    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        device = kwargs.get("device")
+        if device is None or inside.depth:
+            return original(self, *args, **kwargs)
+        target = kwargs["device"] = canonical_device(device)
+        if target.type == "meta":
+            with asking_for_meta():
+                return original(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    return method
+
+
+class _AnyDevice(type):
+    """`torch.device`: torch's own class, but `torch.device(0)` is `cuda:0` on a CPU build too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _RAW_DEVICE)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.device:
+        if args and type(args[0]) is int and len(args) == 1 and not kwargs:
+            return _RAW_DEVICE("cuda", args[0])
+        return _RAW_DEVICE(*args, **kwargs)
+
+
+_RAW_DEVICE: Any = torch.device
+
+
+class Device(metaclass=_AnyDevice):
+    """Stands for `torch.device`."""
+
+
+Device.__module__, Device.__qualname__, Device.__name__ = "torch", "device", "device"  # so that devices pickle
+
+
+@contextmanager
+def install(session: "Session") -> Iterator[None]:
+    """The factories of torch and of Tensor for the time of the block."""
+    constructors = _device_constructors()  # computed and cached before any name is replaced
+    names = sorted({f.__name__ for f in constructors if getattr(torch, f.__name__, None) is f} | set(_LIKE))
+    with patches() as held:
+        swaps: list[tuple[object, object]] = [(_RAW_DEVICE, Device)]
+        for name in names:
+            original = getattr(torch, name)
+            wrapped = _of_data(original, copies=name == "tensor") if name in _FROM_DATA else _plain(original)
+            swaps.append((original, wrapped))
+        held.swap_everywhere(swaps)
+        held.set(torch.Tensor, "new_tensor", _new_tensor)
+        for name in _NEW:
+            held.set(torch.Tensor, name, _wrap_new(name))
+        yield

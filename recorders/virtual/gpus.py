@@ -1,0 +1,86 @@
+"""The simulated GPUs as `torch.cuda` asks for them: stats of the allocators, properties of the target."""
+
+from typing import Any
+
+from ...allocator.machine import Allocator
+from .cuda_module import DeviceProperties
+from .session import Session
+
+
+class SimulatedGpus:
+    """`cuda_module.Gpus` over the virtual device of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._device = session.device
+        self._fractions = [1.0] * session.device.count
+
+    def count(self) -> int:
+        return self._device.count
+
+    def properties(self, index: int) -> DeviceProperties:
+        target = self._device.target
+        return DeviceProperties(
+            name=getattr(target, "title", "") or target.name,
+            major=target.compute_capability[0],
+            minor=target.compute_capability[1],
+            total_memory=target.total_bytes,
+            multi_processor_count=target.sm_count,
+            max_threads_per_multi_processor=target.threads_per_sm,
+        )
+
+    def _allocator(self, index: int) -> Allocator:
+        return self._device.allocators[index]
+
+    def memory_stats(self, index: int) -> dict[str, Any]:
+        nested: dict[str, Any] = {}
+        for key, value in self._allocator(index).memory_stats().items():
+            level = nested
+            *path, leaf = key.split(".")
+            for part in path:
+                level = level.setdefault(part, {})
+            level[leaf] = value
+        return nested
+
+    def reset_peak(self, index: int) -> None:
+        self._allocator(index).reset_peak()
+
+    def reset_accumulated(self, index: int) -> None:
+        self._allocator(index).reset_accumulated()
+
+    def empty_cache(self) -> None:
+        """On every device, as torch._C._cuda_emptyCache does."""
+        for allocator in self._device.allocators:
+            allocator.empty_cache()
+
+    def set_memory_fraction(self, fraction: float, index: int) -> None:
+        self._fractions[index] = fraction
+        self._allocator(index).set_memory_fraction(fraction)
+
+    def memory_fraction(self, index: int) -> float:
+        return self._fractions[index]
+
+    def mem_get_info(self, index: int) -> tuple[int, int]:
+        return self._allocator(index).driver.free_bytes(), self._device.target.total_bytes
+
+    def snapshot(self) -> dict[str, Any]:
+        return self._session.snapshot_dict()
+
+    def raw_alloc(self, size: int, stream: int, index: int) -> int:
+        return self._device.malloc(size, index, stream)
+
+    def raw_delete(self, address: int) -> None:
+        for allocator in self._device.allocators:
+            try:
+                allocator.block_size(address)
+            except KeyError:
+                continue
+            allocator.free(address)
+            return
+        raise RuntimeError(f"invalid device pointer: {address:#x}")
+
+    def set_allocator_settings(self, settings: str) -> None:
+        self._session.note(f"allocator settings changed while running were not applied: {settings}")
+
+    def note(self, text: str) -> None:
+        self._session.note(text)
