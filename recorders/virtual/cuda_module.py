@@ -10,16 +10,19 @@ import names that a CPU build does not have.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .gpus import SimulatedGpus
 from .patching import Patches, patches
 from .streams import Stream, exchange_device, selected, set_stream
+
+if TYPE_CHECKING:
+    from .session import Session
 
 # what a CPU build of torch does not say of itself: the CUDA of the default wheels of torch 2.13, and for GPUs older
 # than sm_75, which that CUDA dropped, the oldest one still built (torch.cuda.PYTORCH_RELEASES_CODE_CC)
@@ -29,55 +32,6 @@ ARCH_LIST = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
 ARCH_LIST_BEFORE_SM75 = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
 CUDNN_VERSION = 91300
 NCCL_VERSION = (2, 28, 9)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceProperties:
-    """`torch.cuda.get_device_properties`: what is known of the simulated GPU."""
-
-    name: str
-    major: int
-    minor: int
-    total_memory: int
-    multi_processor_count: int
-    max_threads_per_multi_processor: int
-    L2_cache_size: int = 0
-    warp_size: int = 32
-    regs_per_multiprocessor: int = 65536
-    shared_memory_per_block: int = 49152
-    shared_memory_per_block_optin: int = 101376
-    shared_memory_per_multiprocessor: int = 102400
-    max_threads_per_block: int = 1024
-    is_integrated: int = 0
-    is_multi_gpu_board: int = 0
-    gcnArchName: str = ""
-    uuid: str = "00000000-0000-0000-0000-000000000000"
-    pci_bus_id: int = 0
-    pci_device_id: int = 0
-    pci_domain_id: int = 0
-
-    @property
-    def multiProcessorCount(self) -> int:  # noqa: N802  # torch's own second name
-        return self.multi_processor_count
-
-
-class Gpus(Protocol):
-    """What `torch.cuda` asks of the simulated GPUs of one process; bytes everywhere."""
-
-    def count(self) -> int: ...
-    def properties(self, index: int) -> DeviceProperties: ...
-    def memory_stats(self, index: int) -> Mapping[str, Any]: ...  # nested, as torch._C._cuda_memoryStats
-    def reset_peak(self, index: int) -> None: ...
-    def reset_accumulated(self, index: int) -> None: ...
-    def empty_cache(self) -> None: ...
-    def set_memory_fraction(self, fraction: float, index: int) -> None: ...
-    def memory_fraction(self, index: int) -> float: ...
-    def mem_get_info(self, index: int) -> tuple[int, int]: ...  # free, total: cudaMemGetInfo
-    def snapshot(self) -> dict[str, Any]: ...  # PyTorch's snapshot dict
-    def raw_alloc(self, size: int, stream: int, index: int) -> int: ...
-    def raw_delete(self, address: int) -> None: ...
-    def set_allocator_settings(self, settings: str) -> None: ...
-    def note(self, text: str) -> None: ...  # a fidelity remark for the report, once per text
 
 
 class _Initialised:
@@ -102,7 +56,7 @@ def visible_count(count: int) -> int:
 
 def _lazy_init() -> None:
     """CUDA "starts": run what was queued before (seeds), as torch.cuda._lazy_init does."""
-    cuda = torch.cuda
+    cuda: Any = torch.cuda
     _Initialised.by_cpp = True
     if cuda.is_initialized() or hasattr(cuda._tls, "is_initializing"):
         return
@@ -118,7 +72,7 @@ def _lazy_init() -> None:
                 call()
         finally:
             del cuda._tls.is_initializing
-        cuda._initialized = True  # type: ignore[attr-defined]
+        cuda._initialized = True
 
 
 class Cudart:
@@ -126,7 +80,7 @@ class Cudart:
 
     cudaError = SimpleNamespace(success=0)  # noqa: N815
 
-    def __init__(self, gpus: Gpus) -> None:
+    def __init__(self, gpus: SimulatedGpus) -> None:
         self._gpus = gpus
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:  # noqa: N802
@@ -188,7 +142,7 @@ def _host_statistics() -> dict[str, Any]:
     }
 
 
-def _c_functions(gpus: Gpus) -> dict[str, object]:
+def _c_functions(gpus: SimulatedGpus) -> dict[str, object]:
     """The `torch._C._cuda_*` that torch.cuda's Python calls, by name."""
     modes = SimpleNamespace(sync_debug=0, caching=True, metadata="")
     return {
@@ -227,13 +181,13 @@ def _c_functions(gpus: Gpus) -> dict[str, object]:
         "_cuda_cudaCachingAllocator_enable": lambda value: setattr(modes, "caching", value),
         "_cuda_cudaCachingAllocator_is_enabled": lambda: modes.caching,
         "_cuda_cudaCachingAllocator_set_allocator_settings": gpus.set_allocator_settings,
-        "_cuda_clearCublasWorkspaces": lambda: None,
+        "_cuda_clearCublasWorkspaces": gpus.clear_workspaces,
         "_has_cuda": True,
         "_has_cudnn": True,
     }
 
 
-def _accelerator_functions(gpus: Gpus) -> dict[str, object]:
+def _accelerator_functions(gpus: SimulatedGpus) -> dict[str, object]:
     """The `torch._C._accelerator_*` that torch.accelerator's Python calls, by name."""
 
     def choose(stream: Any) -> None:
@@ -258,7 +212,7 @@ def _accelerator_functions(gpus: Gpus) -> dict[str, object]:
         "_accelerator_setStream": choose,
         "_accelerator_synchronizeDevice": lambda index: None,
         "_accelerator_getDeviceCapability": capability,
-        "_accelerator_isAllocatorInitialized": lambda: torch.cuda.is_initialized(),
+        "_accelerator_isAllocatorInitialized": torch.cuda.is_initialized,
         "_accelerator_emptyCache": gpus.empty_cache,
         "_accelerator_emptyHostCache": lambda: None,
         "_accelerator_getDeviceStats": gpus.memory_stats,
@@ -269,7 +223,7 @@ def _accelerator_functions(gpus: Gpus) -> dict[str, object]:
     }
 
 
-def _python_functions(gpus: Gpus) -> dict[str, object]:
+def _python_functions(gpus: SimulatedGpus) -> dict[str, object]:
     """What torch.cuda decides in Python from being a CPU build, by name."""
     old = min(_capability(gpus, index) for index in range(gpus.count())) < (7, 5)
     arch = ARCH_LIST_BEFORE_SM75 if old else ARCH_LIST
@@ -298,7 +252,7 @@ def _python_functions(gpus: Gpus) -> dict[str, object]:
     }
 
 
-def _capability(gpus: Gpus, index: int) -> tuple[int, int]:
+def _capability(gpus: SimulatedGpus, index: int) -> tuple[int, int]:
     properties = gpus.properties(index)
     return properties.major, properties.minor
 
@@ -315,8 +269,9 @@ def _swap(held: Patches, functions: dict[str, object]) -> None:
 
 
 @contextmanager
-def install(gpus: Gpus) -> Iterator[None]:
+def install(session: "Session") -> Iterator[None]:
     """torch.cuda, torch.accelerator, the backend flags and torch.version.cuda for the time of the block."""
+    gpus = SimulatedGpus(session)
     cuda_version = CUDA_VERSION_BEFORE_SM75 if _capability(gpus, 0) < (7, 5) else CUDA_VERSION
     with patches() as held:
         held.set(torch.cuda, "_initialized", False)

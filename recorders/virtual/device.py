@@ -18,6 +18,7 @@ from ...allocator.machine import Allocator, OutOfMemory
 from ...snapshots.model import Action
 from .stacks import StackTable
 from .storages import RECORDS, Kind, StorageRecord, state, tag_storage
+from .streams import CurrentStreams, current_device_index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +83,12 @@ class Context:
 
 
 class VirtualDevice:
-    """All the GPUs that one process sees. `current` is what torch.cuda.current_device() says."""
+    """All the GPUs that one process sees."""
 
     def __init__(self, target: GpuTarget, count: int = 1, config: AllocatorConfig | None = None) -> None:
         self.target = target
         self.count = count
-        self.current = 0
-        self.streams = [0] * count  # current stream of each device, as the pointer a trace shows
+        self.streams = CurrentStreams()  # of the calling thread, per device: the pointer that a trace shows
         self.stacks = StackTable()
         self.context = Context()
         self.logs = [EventLog() for _ in range(count)]
@@ -99,6 +99,11 @@ class VirtualDevice:
         self.allocators = [
             Allocator(config, target.capacity_bytes, self._emitter(index), total_bytes=total) for index in range(count)
         ]
+
+    @property
+    def current(self) -> int:
+        """What torch.cuda.current_device() says on the calling thread."""
+        return current_device_index()
 
     def _emitter(self, index: int) -> Callable[[Action, int, int, int], None]:
         log, context = self.logs[index], self.context

@@ -25,8 +25,8 @@ _raw_to: Callable[..., torch.Tensor] = _BASE.to
 _raw_data_ptr: Callable[[torch.Tensor], int] = _BASE.data_ptr
 _raw_data: Any = _BASE.data
 _raw_type: Callable[..., Any] = _BASE.type
-_raw_repr = torch.Tensor.__repr__
-_raw_format = torch.Tensor.__format__
+_raw_repr: Callable[..., str] = torch.Tensor.__repr__
+_raw_format: Callable[[torch.Tensor, str], str] = torch.Tensor.__format__
 
 
 def canonical_device(device: Any) -> torch.device:
@@ -79,7 +79,7 @@ def _data_ptr(self: torch.Tensor) -> int:
     if not raw_is_meta(self):
         return _raw_data_ptr(self)
     base = pointer_of(raw_storage(self))
-    return base + self.storage_offset() * self.element_size() if base else 0
+    return base + int(self.storage_offset()) * self.element_size() if base else 0
 
 
 def _type_name(self: torch.Tensor) -> str:
@@ -126,8 +126,7 @@ def _move_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any,
             dtype = left.pop(0)
     if other is not None:
         device, dtype = device_of(other), other.dtype
-    for name, value in zip(("non_blocking", "copy"), left, strict=False):
-        rest[name] = value
+    rest.update(zip(("non_blocking", "copy"), left, strict=False))
     return device, dtype, rest
 
 
@@ -193,30 +192,22 @@ def _stand_in(grad: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return empty.as_strided(grad.shape, (0,) * grad.dim()) if grad.numel() else empty.view(grad.shape)
 
 
-def _compatible(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """`torch._has_compatible_shallow_copy_type`: on a CUDA build, CPU and CUDA tensors are; true meta is with neither."""
-    if type(second) not in (torch.Tensor, torch.nn.Parameter):
-        return _raw_compatible(first, second)
-    kinds = kind_of(first), kind_of(second)
-    if first.layout != torch.strided or second.layout != torch.strided:
-        return _raw_compatible(first, second)
-    if Kind.META in kinds:
-        return kinds[0] is kinds[1]
-    return True
+def _compatible(input: torch.Tensor, from_: torch.Tensor) -> bool:
+    """`torch._has_compatible_shallow_copy_type`: on a CUDA build CPU and CUDA tensors are, true meta with neither.
+
+    The signature is that of torch._dynamo's substitute, which compares them on import.
+    """
+    strided = input.layout == torch.strided == from_.layout
+    if not strided or type(from_) not in (torch.Tensor, torch.nn.Parameter):
+        return _raw_compatible(input, from_)
+    kinds = kind_of(input), kind_of(from_)
+    return kinds[0] is kinds[1] if Kind.META in kinds else True
 
 
 _raw_compatible: Callable[[torch.Tensor, torch.Tensor], bool] = torch._has_compatible_shallow_copy_type
 
 
 # ---- reading values
-
-
-def _refuse_numpy(self: torch.Tensor) -> None:
-    device = device_of(self)
-    if device.type in ("cuda", "meta"):
-        raise TypeError(
-            f"can't convert {device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
-        )
 
 
 def _repr(self: torch.Tensor, *, tensor_contents: Any = None) -> str:

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._device import _device_constructors
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext, _device_constructors
 
 from .face import canonical_device
 from .patching import patches
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
 _NEW = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
 _FROM_DATA = ("tensor", "as_tensor", "asarray")
+_mode_stack: Callable[[], list[Any]] = _get_current_function_mode_stack
 _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 _raw_new_tensor: Callable[..., torch.Tensor] = torch._C.TensorBase.new_tensor
 
@@ -33,9 +35,18 @@ def _asked(kwargs: dict[str, Any]) -> torch.device | None:
     device = kwargs.get("device")
     if device is not None:
         return device if isinstance(device, torch.device) else canonical_device(device)
-    if not _function_modes():
-        return None
-    return torch.get_default_device()
+    return _default_device() if _function_modes() else None
+
+
+def _default_device() -> torch.device | None:
+    """Of the innermost `torch.device(...)` context (set_default_device enters one); None = there is none.
+
+    `torch.get_default_device` calls `torch.tensor` to learn the index.
+    """
+    for mode in reversed(_mode_stack()):
+        if isinstance(mode, DeviceContext):
+            return canonical_device(mode.device)
+    return None
 
 
 def _plain(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -115,8 +126,9 @@ class _AnyDevice(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> torch.device:
         if args and type(args[0]) is int and len(args) == 1 and not kwargs:
-            return _RAW_DEVICE("cuda", args[0])
-        return _RAW_DEVICE(*args, **kwargs)
+            args = ("cuda", args[0])
+        made: torch.device = _RAW_DEVICE(*args, **kwargs)
+        return made
 
 
 _RAW_DEVICE: Any = torch.device
@@ -133,7 +145,9 @@ Device.__module__, Device.__qualname__, Device.__name__ = "torch", "device", "de
 def install(session: "Session") -> Iterator[None]:
     """The factories of torch and of Tensor for the time of the block."""
     constructors = _device_constructors()  # computed and cached before any name is replaced
-    names = sorted({f.__name__ for f in constructors if getattr(torch, f.__name__, None) is f} | set(_LIKE))
+    names = sorted(
+        {name for name, value in vars(torch).items() if callable(value) and value in constructors} | set(_LIKE)
+    )
     with patches() as held:
         swaps: list[tuple[object, object]] = [(_RAW_DEVICE, Device)]
         for name in names:

@@ -56,14 +56,15 @@ class CudaGenerator(torch._C.Generator):
     def get_offset(self) -> int:
         return self._offset
 
-    def set_offset(self, offset: int) -> None:
+    def set_offset(self, offset: int) -> "CudaGenerator":
         self._offset = int(offset)
+        return self
 
     def get_state(self) -> torch.Tensor:
         words = self._seed.to_bytes(8, "little") + self._offset.to_bytes(8, "little")
         return torch.frombuffer(bytearray(words), dtype=torch.uint8).clone()
 
-    def set_state(self, new_state: torch.Tensor) -> "CudaGenerator":  # type: ignore[override]
+    def set_state(self, new_state: torch.Tensor) -> "CudaGenerator":
         if new_state.numel() != STATE_BYTES:
             raise RuntimeError("RNG state is wrong size")
         words = bytes(new_state.tolist())
@@ -78,7 +79,7 @@ class CudaGenerator(torch._C.Generator):
     def graphsafe_get_state(self) -> "CudaGenerator":
         return self
 
-    def graphsafe_set_state(self, state: "CudaGenerator") -> "CudaGenerator":
+    def graphsafe_set_state(self, state: torch.Generator) -> "CudaGenerator":
         return self.set_state(state.get_state())
 
 

@@ -1,16 +1,48 @@
 """The simulated GPUs as `torch.cuda` asks for them: stats of the allocators, properties of the target."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from ...allocator.machine import Allocator
-from .cuda_module import DeviceProperties
-from .session import Session
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProperties:
+    """`torch.cuda.get_device_properties`: what is known of the simulated GPU."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    max_threads_per_multi_processor: int
+    L2_cache_size: int = 0
+    warp_size: int = 32
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block: int = 49152
+    shared_memory_per_block_optin: int = 101376
+    shared_memory_per_multiprocessor: int = 102400
+    max_threads_per_block: int = 1024
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+    gcnArchName: str = ""  # noqa: N815  # torch's own name
+    uuid: str = "00000000-0000-0000-0000-000000000000"
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+
+    @property
+    def multiProcessorCount(self) -> int:  # noqa: N802  # torch's own second name
+        return self.multi_processor_count
 
 
 class SimulatedGpus:
     """`cuda_module.Gpus` over the virtual device of a session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: "Session") -> None:
         self._session = session
         self._device = session.device
         self._fractions = [1.0] * session.device.count
@@ -64,7 +96,11 @@ class SimulatedGpus:
         return self._allocator(index).driver.free_bytes(), self._device.target.total_bytes
 
     def snapshot(self) -> dict[str, Any]:
-        return self._session.snapshot_dict()
+        if self._session.take_snapshot is None:
+            raise RuntimeError(
+                "oomdoc: this session records no events, so torch.cuda.memory_snapshot has nothing to tell"
+            )
+        return self._session.take_snapshot()
 
     def raw_alloc(self, size: int, stream: int, index: int) -> int:
         return self._device.malloc(size, index, stream)
@@ -81,6 +117,10 @@ class SimulatedGpus:
 
     def set_allocator_settings(self, settings: str) -> None:
         self._session.note(f"allocator settings changed while running were not applied: {settings}")
+
+    def clear_workspaces(self) -> None:
+        """torch._C._cuda_clearCublasWorkspaces."""
+        self._session.tracker.release_handles()
 
     def note(self, text: str) -> None:
         self._session.note(text)

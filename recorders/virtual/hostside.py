@@ -57,7 +57,8 @@ def _numpy(self: torch.Tensor, *, force: bool = False) -> Any:
     where = device_of(self)
     if where.type != "cpu" and not (force and where.type == "cuda"):
         raise TypeError(
-            f"can't convert {where} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+            f"can't convert {where} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
         )
     if self.requires_grad and not force:
         raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")

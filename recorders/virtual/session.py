@@ -12,7 +12,7 @@ import torch
 
 from ...allocator.config import AllocatorConfig
 from ...errors import OomdocError
-from . import private, storages
+from . import cuda_module, face, factories, generators, hostside, private, storage_face, storages, streams, threads
 from .device import GpuTarget, VirtualDevice
 from .engine import Engine, calibrate
 from .fastmeta import fast_meta_kernels
@@ -27,6 +27,8 @@ class Session:
     tracker: Tracker
     rank: int = 0
     world_size: int = 1
+    thread_contexts: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
+    take_snapshot: Callable[[], dict[str, object]] | None = None  # PyTorch's dict, of the events so far
     notes: dict[str, int] = field(default_factory=dict)  # fidelity: what was assumed, and how often
 
     @property
@@ -76,28 +78,25 @@ def _engine(session: Session) -> Iterator[None]:
 
 @contextmanager
 def _tracking(session: Session) -> Iterator[None]:
+    session.thread_contexts.append(lambda: session.tracker)
     with session.tracker:
         yield
-
-
-@contextmanager
-def _initialised(session: Session) -> Iterator[None]:
-    """The C++ parser calls this for every cuda device; on a CPU build it would refuse."""
-    original = torch.cuda._lazy_init
-    torch.cuda._lazy_init = lambda: None
-    try:
-        yield
-    finally:
-        torch.cuda._lazy_init = original
 
 
 # vlib: autocast, composites, values, data-dependent operations, workspaces. vshim: face, torch.cuda, threads, loading.
 INSTALLERS: tuple[Installer, ...] = (
     _checked,
     _storages,
-    _initialised,
     _fast_meta,
     _engine,
+    streams.install,
+    cuda_module.install,
+    face.install,
+    hostside.install,
+    storage_face.install,
+    generators.install,
+    factories.install,
+    threads.install,
     _tracking,  # last: from here on every operation is seen
 )
 

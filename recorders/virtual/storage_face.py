@@ -20,9 +20,16 @@ if TYPE_CHECKING:
 
 _BASE: Any = torch._C.StorageBase
 _raw_device: Callable[[torch.UntypedStorage], torch.device] = _BASE.device.__get__
+_make: Any = torch.UntypedStorage
 _raw_resize: Callable[[torch.UntypedStorage, int], object] = _BASE.resize_
 _raw_copy: Callable[..., torch.UntypedStorage] = _BASE.copy_
 _raw_data_ptr: Callable[[torch.UntypedStorage], int] = _BASE.data_ptr
+
+
+def _meta_bytes(nbytes: int, kind: Kind) -> torch.UntypedStorage:
+    storage: torch.UntypedStorage = _make(nbytes, device="meta")
+    tag_storage(storage, kind)
+    return storage
 
 
 def is_valueless(storage: torch.UntypedStorage) -> bool:
@@ -47,9 +54,7 @@ def _bytes_on(nbytes: int, device: torch.device) -> torch.UntypedStorage:
 
 def _host_bytes(nbytes: int) -> torch.UntypedStorage:
     """A host storage without values."""
-    storage = torch.UntypedStorage(nbytes, device="meta")
-    tag_storage(storage, Kind.HOST)
-    return storage
+    return _meta_bytes(nbytes, Kind.HOST)
 
 
 def _to(self: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) -> torch.UntypedStorage:
@@ -59,9 +64,7 @@ def _to(self: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) 
     if target.type == "cpu":
         return _host_bytes(self.nbytes())
     if target.type == "meta":
-        storage = torch.UntypedStorage(self.nbytes(), device="meta")
-        tag_storage(storage, Kind.META)
-        return storage
+        return _meta_bytes(self.nbytes(), Kind.META)
     return _bytes_on(self.nbytes(), target)
 
 
@@ -75,16 +78,17 @@ def _cpu(self: torch.UntypedStorage) -> torch.UntypedStorage:
 
 def _clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
     if not is_valueless(self):
-        return type(self)(self.nbytes(), device=_raw_device(self)).copy_(self)
+        clone: torch.UntypedStorage = _make(self.nbytes(), device=_raw_device(self))
+        return clone.copy_(self)
     device = storage_device(self)
     if device.type == "cuda":
         return _bytes_on(self.nbytes(), device)
-    clone = torch.UntypedStorage(self.nbytes(), device="meta")
-    tag_storage(clone, Kind.HOST if device.type == "cpu" else Kind.META)
-    return clone
+    return _meta_bytes(self.nbytes(), Kind.HOST if device.type == "cpu" else Kind.META)
 
 
-def _copy_(self: torch.UntypedStorage, source: torch.UntypedStorage, non_blocking: bool = False) -> torch.UntypedStorage:
+def _copy_(
+    self: torch.UntypedStorage, source: torch.UntypedStorage, non_blocking: bool = False
+) -> torch.UntypedStorage:
     if is_valueless(self) or is_valueless(source):
         return self
     return _raw_copy(self, source, non_blocking)

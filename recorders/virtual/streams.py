@@ -9,11 +9,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .patching import patches
+
+if TYPE_CHECKING:
+    from .session import Session
 
 POOL_STREAMS = 32  # kStreamsPerPool, c10/cuda/CUDAStream.cpp
 _CUDA_DEVICE_TYPE = 1  # c10::DeviceType::CUDA
@@ -50,6 +53,17 @@ def current_stream_handle(index: int) -> int:
     return handle_of(selected.stream_ids.get(index, 0), index)
 
 
+class CurrentStreams:
+    """`streams[index]`: the handle of the calling thread's current stream on that device."""
+
+    def __getitem__(self, index: int) -> int:
+        return current_stream_handle(index)
+
+
+class _Entered(list[tuple[int, int]]):
+    """What was selected before each `with stream:`; (device, stream id)."""
+
+
 class _Pools:
     """Hands out pool streams in turn, per device and priority."""
 
@@ -80,7 +94,7 @@ class Stream(torch.Stream):
         else:
             index = _index(device)
             ids = {"stream_id": _pools.take(index, priority), "device_index": index}
-        stream: Stream = super().__new__(cls, device_type=_CUDA_DEVICE_TYPE, **ids)  # type: ignore[call-overload]
+        stream: Stream = super().__new__(cls, device_type=_CUDA_DEVICE_TYPE, **ids)
         return stream
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -104,6 +118,9 @@ class Stream(torch.Stream):
     def query(self) -> bool:
         return True
 
+    def is_capturing(self) -> bool:
+        return False
+
     def synchronize(self) -> None:
         return None
 
@@ -121,7 +138,7 @@ class Stream(torch.Stream):
     def __enter__(self) -> "Stream":
         entered = getattr(self, "_entered", None)
         if entered is None:
-            entered = self._entered = []
+            entered = self._entered = _Entered()
         entered.append((selected.device, selected.stream_ids.get(self.device_index, 0)))
         selected.device = self.device_index
         selected.stream_ids[self.device_index] = self.stream_id
@@ -268,7 +285,7 @@ def set_stream(stream_id: int, device_index: int, device_type: int = _CUDA_DEVIC
 
 
 @contextmanager
-def install() -> Iterator[None]:
+def install(session: "Session") -> Iterator[None]:
     """Streams and events of torch.cuda, under every name that torch holds for them, for the time of the block."""
     with patches() as held:
         held.swap_everywhere(
@@ -293,9 +310,7 @@ def install() -> Iterator[None]:
                 "_cuda_maybeExchangeDevice": exchange_device,
             },
         )
-        held.set_all(
-            torch.cuda, {"_exchange_device": exchange_device, "_maybe_exchange_device": exchange_device}
-        )
+        held.set_all(torch.cuda, {"_exchange_device": exchange_device, "_maybe_exchange_device": exchange_device})
         before = (selected.device, dict(selected.stream_ids))
         try:
             yield

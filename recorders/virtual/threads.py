@@ -57,7 +57,7 @@ def _leave_in_child() -> None:
         return
     if _get_current_dispatch_mode() is session.tracker:
         _pop_mode()
-    torch.cuda._is_in_bad_fork = lambda: True  # type: ignore[attr-defined]
+    torch.cuda._is_in_bad_fork = lambda: True
     torch.cuda._lazy_init = _refuse
 
 
