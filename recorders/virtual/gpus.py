@@ -93,13 +93,11 @@ class SimulatedGpus:
         return self._fractions[index]
 
     def mem_get_info(self, index: int) -> tuple[int, int]:
-        return self._allocator(index).driver.free_bytes(), self._device.target.total_bytes
+        return self._allocator(index).heap.driver.free_bytes(), self._device.target.total_bytes
 
     def snapshot(self) -> dict[str, Any]:
         if self._session.take_snapshot is None:
-            raise RuntimeError(
-                "oomdoc: this session records no events, so torch.cuda.memory_snapshot has nothing to tell"
-            )
+            raise RuntimeError("oomdoc: this session records no events: torch.cuda.memory_snapshot has nothing to tell")
         return self._session.take_snapshot()
 
     def raw_alloc(self, size: int, stream: int, index: int) -> int:

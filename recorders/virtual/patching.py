@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 _ABSENT = object()
+_OWN = __name__.rpartition(".")[0] + "."
 
 
 class Patches:
@@ -70,7 +71,9 @@ class Patches:
                 setattr(owner, name, old)
         swaps, self._swaps = self._swaps, {}
         if swaps:
-            for module in list(sys.modules.values()):
+            for name, module in list(sys.modules.items()):
+                if name.startswith(_OWN):
+                    continue  # where the replacements are defined
                 for attribute, _, old in _held(module, swaps):
                     setattr(module, attribute, old)
 

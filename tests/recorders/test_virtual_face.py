@@ -32,7 +32,7 @@ def test_true_meta_stays_meta(gpu: Session) -> None:
     assert torch.cuda.memory_allocated() == 0
     layer.to_empty(device="cuda")
     assert layer.weight.is_cuda
-    assert torch.cuda.memory_allocated() == 4 * 1000 * 1000 + 4096
+    assert torch.cuda.memory_allocated() == 4_000_256 + 4096  # weight and bias, each a multiple of 512
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", 0, torch.device("cuda"), torch.device("cuda", 0)])
@@ -81,13 +81,6 @@ def test_moving_to_where_it_is_allocates_nothing(gpu: Session) -> None:
     assert torch.cuda.max_memory_allocated() == 4096
     assert x.to("cuda", copy=True) is not x
     assert torch.cuda.max_memory_allocated() == 8192
-
-
-def test_gradients_flow_back_to_the_host(gpu: Session) -> None:
-    weight = torch.ones(4, requires_grad=True)
-    (weight.to("cuda") * 2).sum().backward()
-    assert weight.grad is not None
-    assert weight.grad.device.type == "cpu"
 
 
 def test_a_parameter_keeps_its_identity_when_its_module_moves(gpu: Session) -> None:
