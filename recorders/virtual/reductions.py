@@ -79,7 +79,7 @@ def workspace_bytes(
     """(staging, semaphores) in bytes of one reduction kernel; (0, 0) when one block per output does.
 
     `accumulator_bytes` is the size of the kernel's `arg_t`: 4 for float/half/bfloat16 sums, 16 for value-with-index and
-    Welford pairs, 1 for any/all. `input_vector` is its vectorised load: 4, or 8 for 16-bit sums of newer torch, 2 for var.
+    Welford pairs, 1 for any/all. `input_vector` is its vectorised load: 4; 8 for 16-bit sums of newer torch; 2 for var.
     """
     if prod(shape) == 0:
         return 0, 0
@@ -109,9 +109,7 @@ def workspace_bytes(
     values = _ceil(inputs, step_in)
     if not (across_warps and values >= MAX_VALUES_PER_THREAD and grid <= target):
         return 0, 0
-    blocks = max(
-        min(_ceil(target, grid), _ceil(values, MIN_VALUES_PER_THREAD)), _ceil(values, MAX_VALUES_PER_THREAD)
-    )
+    blocks = max(min(_ceil(target, grid), _ceil(values, MIN_VALUES_PER_THREAD)), _ceil(values, MAX_VALUES_PER_THREAD))
     if blocks <= 1:
         return 0, 0
     staging = accumulator_bytes * outputs * blocks
