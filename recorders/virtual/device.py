@@ -15,10 +15,13 @@ import torch
 
 from ...allocator.config import AllocatorConfig
 from ...allocator.machine import Allocator, OutOfMemory
+from ...diagnosers.interface import CATEGORIES, Category
 from ...snapshots.model import Action
 from .stacks import StackTable
 from .storages import RECORDS, Kind, StorageRecord, state, tag_storage
 from .streams import CurrentStreams, current_device_index
+
+TEMPORARY = CATEGORIES.index(Category.TEMPORARY.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +76,13 @@ class EventLog:
 class Context:
     """What the next events belong to; set by the tracker and the hooks, read by every event of any device."""
 
-    __slots__ = ("category", "estimated", "module", "stack")
+    __slots__ = ("category", "estimated", "module", "phase_category", "stack")
 
     def __init__(self) -> None:
         self.stack = -1  # id in the StackTable
         self.module = -1  # id in the hooks' module table
-        self.category = -1  # index into interface.CATEGORIES, -1 = not known
+        self.phase_category = -1  # what the phase allocates, an index into interface.CATEGORIES; -1 = not known
+        self.category = -1  # what this operation allocates, where that differs; -1 = as the phase
         self.estimated = False
 
 
@@ -92,6 +96,7 @@ class VirtualDevice:
         self.stacks = StackTable()
         self.context = Context()
         self.logs = [EventLog() for _ in range(count)]
+        self.phase_began = [0] * count  # event of each device at which the running phase began
         self.allocations = 0  # storages and scratch ever allocated
         self.lock = threading.Lock()
         self._late: deque[tuple[int, int]] = deque()  # frees that arrived while an allocator was at work
@@ -119,7 +124,7 @@ class VirtualDevice:
             log.time_us.append(time.time_ns() // 1000)
             log.stack.append(context.stack)
             log.module.append(context.module)
-            log.category.append(context.category)
+            log.category.append(context.category if context.category >= 0 else context.phase_category)
             log.estimated.append(context.estimated)
 
         return emit
@@ -176,6 +181,9 @@ class VirtualDevice:
         address, record.address = record.address, 0
         context = self.context
         kept = context.stack
+        log = self.logs[record.index]
+        if record.event >= self.phase_began[record.index] and log.category[record.event] < 0:
+            log.category[record.event] = TEMPORARY  # it served one phase only
         context.stack = self.stacks.capture(2)
         self.free(address, record.index)
         context.stack = kept

@@ -12,6 +12,7 @@ change what is allocated:
 (`calibrate`), not written down.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .private import (
-    current_graph_task_id,
     current_node,
     raw_is_meta,
     raw_storage,
@@ -63,30 +63,25 @@ def counts(tensor: torch.Tensor) -> tuple[int, int]:
 class Engine:
     """One per tracker. `ops` counts operations, so that "the operation just before" can be told."""
 
-    def __init__(self, measured: Counts) -> None:
+    def __init__(self, measured: Counts, on_node: Callable[[int], None] | None = None) -> None:
         self.counts = measured
+        self.on_node = on_node  # called with the sequence number of each node that backward comes to
         self._node = -1
         self._node_started_at = 0  # allocations made before the running node began
         self._product = 0  # key of the storage that the operation just before made, if it was a product
 
-    def donor(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], allocations: int) -> StorageRecord | None:
-        """The record whose block the result takes over, if CUDA would have worked in place; call it before the op.
-
-        `allocations` is the session's count so far.
-        """
-        in_backward = current_graph_task_id() != -1
-        if in_backward:
-            self._at_node(allocations)
+    def donor(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], backward: bool) -> StorageRecord | None:
+        """The record whose block the result takes over, if CUDA would have worked in place; call it before the op."""
         if func not in TRANSFERS or not args or not isinstance(args[0], torch.Tensor) or not raw_is_meta(args[0]):
             return None
         record = RECORDS.get(raw_storage(args[0])._cdata)
         if record is None or record.kind is not Kind.CUDA or not record.address:
             return None
         if func is not _ADD:
-            return record if in_backward and record.born > self._node_started_at else None
+            return record if backward and record.born > self._node_started_at else None
         if kwargs or not isinstance(args[1], torch.Tensor):
             return None
-        if in_backward:
+        if backward:
             return record if self._accumulates(record, args[0], args[1]) else None
         return record if self._adds_bias(record, args[0], args[1]) else None
 
@@ -94,12 +89,15 @@ class Engine:
         """Remember a product; call it after each forward operation that allocated."""
         self._product = raw_storage(result)._cdata if func in _PRODUCTS else 0
 
-    def _at_node(self, allocations: int) -> None:
+    def at_node(self, allocations: int) -> None:
+        """Call before each operation of a backward pass; `allocations` is the session's count so far."""
         node = current_node()
         number = -1 if node is None else node._sequence_nr()
         if number != self._node:
             self._node = number
             self._node_started_at = allocations
+            if self.on_node is not None:
+                self.on_node(number)
 
     def _accumulates(self, record: StorageRecord, old: torch.Tensor, new: torch.Tensor) -> bool:
         return (

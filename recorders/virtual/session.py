@@ -4,7 +4,7 @@
 in reverse, and each leaves the process as it found it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -12,10 +12,27 @@ import torch
 
 from ...allocator.config import AllocatorConfig
 from ...errors import OomdocError
-from . import cuda_module, face, factories, generators, hostside, private, storage_face, storages, streams, threads
+from ...snapshots import writer
+from ...snapshots.model import Snapshot
+from ..facts import job_facts
+from ..hooks import Hooks
+from . import (
+    cuda_module,
+    face,
+    factories,
+    generators,
+    hostside,
+    private,
+    recording,
+    storage_face,
+    storages,
+    streams,
+    threads,
+)
 from .device import GpuTarget, VirtualDevice
 from .engine import Engine, calibrate
 from .fastmeta import fast_meta_kernels
+from .roles import Roles
 from .tracker import Tracker
 
 
@@ -27,13 +44,31 @@ class Session:
     tracker: Tracker
     rank: int = 0
     world_size: int = 1
+    hooks: Hooks
+    roles: Roles
     thread_contexts: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
     take_snapshot: Callable[[], dict[str, object]] | None = None  # PyTorch's dict, of the events so far
+    inputs: dict[tuple[tuple[int, ...], str], int] = field(default_factory=dict)  # (shape, dtype) from the host: times
     notes: dict[str, int] = field(default_factory=dict)  # fidelity: what was assumed, and how often
 
     @property
     def target(self) -> GpuTarget:
         return self.device.target
+
+    def snapshot(self, argv: Sequence[str] = (), settings: Mapping[str, object] | None = None) -> Snapshot:
+        """What a dump at this moment holds."""
+        self.roles.finish()
+        return recording.build(
+            self.device,
+            self.roles.marks,
+            self.hooks.modules,
+            argv=argv,
+            rank=self.rank,
+            world_size=self.world_size,
+            facts=job_facts(self.hooks, self.inputs),
+            fidelity=recording.fidelity(self.device, self.notes, self.tracker.estimated),
+            settings=settings,
+        )
 
     def note(self, what: str) -> None:
         """Count an assumption that the report has to name."""
@@ -72,8 +107,14 @@ def _fast_meta(session: Session) -> Iterator[None]:
 
 @contextmanager
 def _engine(session: Session) -> Iterator[None]:
-    session.tracker.engine = Engine(calibrate())
+    session.tracker.engine = Engine(calibrate(), session.roles.at_node)
     yield
+
+
+@contextmanager
+def _hooks(session: Session) -> Iterator[None]:
+    with session.hooks.install():
+        yield
 
 
 @contextmanager
@@ -97,6 +138,7 @@ INSTALLERS: tuple[Installer, ...] = (
     generators.install,
     factories.install,
     threads.install,
+    _hooks,
     _tracking,  # last: from here on every operation is seen
 )
 
@@ -118,13 +160,19 @@ def virtual_session(
     config: AllocatorConfig | None = None,
     rank: int = 0,
     world_size: int = 1,
+    steps: int | None = None,
     installers: tuple[Installer, ...] | None = None,
 ) -> Iterator[Session]:
     """A virtual GPU for everything that runs within. Not reentrant; the process is as before on exit."""
     if _Active.session is not None:
         raise OomdocError("a virtual GPU is on in this process already; leave its session first")
     device = VirtualDevice(target, device_count, config)
-    session = Session(device=device, tracker=Tracker(device), rank=rank, world_size=world_size)
+    roles = Roles(device)
+    roles.hooks = Hooks(roles, steps)
+    session = Session(
+        device=device, tracker=Tracker(device), rank=rank, world_size=world_size, hooks=roles.hooks, roles=roles
+    )
+    session.take_snapshot = lambda: writer.to_dict(session.snapshot())
     with ExitStack() as installed:
         _Active.session = session
         installed.callback(setattr, _Active, "session", None)

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...diagnosers.interface import CATEGORIES, Category
 from .device import GpuTarget, VirtualDevice
-from .engine import Engine, transfer
+from .engine import TRANSFERS, Engine, transfer
 from .fastmeta import Memo
 from .private import (
     COMPOSITE_IMPLICIT,
@@ -26,7 +26,9 @@ from .private import (
 )
 from .storages import META, RECORDS, Kind, inside, state, tag_storage
 
-WORKSPACE = CATEGORIES.index(Category.WORKSPACE.value)
+WORKSPACE, ACTIVATION, COMMUNICATION = (
+    CATEGORIES.index(each.value) for each in (Category.WORKSPACE, Category.ACTIVATION, Category.COMMUNICATION)
+)
 Handler = Callable[["Tracker", Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -49,10 +51,11 @@ ScratchFor = Callable[[Any, tuple[Any, ...], dict[str, Any], Any, GpuTarget], Se
 class OpInfo:
     """What the schema says about one operation, looked up once."""
 
-    __slots__ = ("composite", "inplace", "may_resize", "name", "slow", "view")
+    __slots__ = ("communicates", "composite", "inplace", "may_resize", "name", "slow", "view")
 
     def __init__(self, func: Any, memo: Memo | None = None) -> None:
         self.name: str = func.name()
+        self.communicates = self.name.startswith(("c10d", "_c10d", "fsdp"))
         self.view = bool(func.is_view)
         short = func._schema.name.split("::")[1]
         self.inplace = bool(func._schema.is_mutable) and short.endswith("_") and not short.startswith("__")
@@ -139,7 +142,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         if info.view:
             return func(*args, **kwargs)
         engine = self.engine
-        donor = None if engine is None else engine.donor(func, args, kwargs, self.device.allocations)
+        donor = None
+        in_backward = current_graph_task_id() != -1
+        if engine is not None:
+            if in_backward:
+                engine.at_node(self.device.allocations)
+            if func in TRANSFERS:
+                donor = engine.donor(func, args, kwargs, in_backward)
+        context = self.device.context
+        context.category = self._role(info, args, in_backward)
         result = self.memo(func, args, kwargs) if info.slow and self.memo is not None else func(*args, **kwargs)
         if info.may_resize:
             self._resized(args, kwargs)
@@ -152,6 +163,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         if self.after is not None:
             self.after(func, args, kwargs, result)
         return result
+
+    def _role(self, info: OpInfo, args: tuple[Any, ...], in_backward: bool) -> int:
+        """Category of what the operation allocates, where it differs from the phase's own; -1 = the phase's."""
+        if info.communicates:
+            return COMMUNICATION
+        if in_backward:
+            return ACTIVATION if torch.is_grad_enabled() else -1  # recomputation, or a graph of gradients
+        if self.device.context.phase_category < 0 and torch.is_grad_enabled():
+            return ACTIVATION if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args) else -1
+        return -1
 
     def adopt(self, result: Any, index: int = 0) -> None:
         """Allocate every new meta storage among `result` (a tensor or a nest of them) on device `index`."""

@@ -1,0 +1,295 @@
+"""What torch's global hooks know: step and phase, the module that runs, the role of each tensor.
+
+Used by the virtual GPU and by the CUDA recorder alike; touches torch through its public global hooks only, and the
+script's objects through weak references. The recorder gives a `Sink`: it says where in its events we are, and keeps
+the roles.
+
+A step ends when the next forward or backward begins after an optimizer step (so that two optimizers of one iteration,
+and zero_grad at its end, belong to it). Phases are setup (before the first forward), forward, backward, optimizer,
+other.
+"""
+
+import weakref
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch.nn.modules import module as _module
+from torch.optim import optimizer as _optimizer
+
+from ..diagnosers.interface import CATEGORIES, Category
+from .virtual.private import sequence_number
+
+SETUP, FORWARD, BACKWARD, OPTIMIZER, OTHER = "setup", "forward", "backward", "optimizer", "other"
+PARAMETER, BUFFER, GRADIENT, STATE = (
+    CATEGORIES.index(each.value)
+    for each in (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+)
+
+
+class Sink(Protocol):
+    """What the hooks tell the recorder."""
+
+    def changed(self, phase: str, step: int, module: int) -> None:
+        """The job entered a phase, a step, or a module (index into `Hooks.modules`, -1 = none)."""
+        ...
+
+    def mark(self, tensor: torch.Tensor, category: int) -> None:
+        """The tensor's allocation has this role, an index into `diagnosers.interface.CATEGORIES`."""
+        ...
+
+
+class StopAfterSteps(BaseException):
+    """Enough steps are recorded. Not an Exception: the script's own `except Exception` must not swallow it."""
+
+
+class Hooks:
+    """State of one run. `install()` is a context manager."""
+
+    def __init__(self, sink: Sink, steps: int | None = None) -> None:
+        self.sink = sink
+        self.steps = steps  # stop when this many are done; None = never
+        self.step = 1
+        self.phase = SETUP
+        self.modules: list[str] = []
+        self.running: list[int] = []  # module ids from the outermost to the innermost that runs
+        self.before_stop: Callable[[], None] | None = None
+        self.roots: list[weakref.ref[torch.nn.Module]] = []
+        self.optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
+        self._ids: dict[str, int] = {}
+        self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}  # id(module) -> (it, module id)
+        self._in_step = 0
+        self.autocast: str | None = None  # dtype of torch.autocast("cuda") in the last forward of a root
+        self.backwards_per_step = 0  # outermost backward passes of the last step that is complete
+        self._backwards_now = 0
+        self._backwards = 0  # nested engine runs
+        self._outside_backward = 0  # len(running) when the outermost engine run began
+        self._stepped = False  # an optimizer step was made since the last forward
+        self._sequence = array("Q")  # autograd sequence numbers at which the running module changed ...
+        self._sequence_module = array("i")  # ... and which one ran from there on
+
+    @contextmanager
+    def install(self) -> Iterator["Hooks"]:
+        handles = [
+            _module.register_module_forward_pre_hook(self._enter),
+            _module.register_module_forward_hook(self._leave, always_call=True),
+            _module.register_module_parameter_registration_hook(self._parameter_registered),
+            _optimizer.register_optimizer_step_pre_hook(self._before_step),
+            _optimizer.register_optimizer_step_post_hook(self._after_step),
+        ]
+        engine: Any = getattr(torch.autograd.graph, "_engine_run_backward", None)
+        owners = [owner for owner in (torch.autograd, torch.autograd.graph) if hasattr(owner, "_engine_run_backward")]
+        for owner in owners if engine is not None else ():
+            setattr(owner, "_engine_run_backward", self._around(engine))  # noqa: B010  (private: not in torch's stubs)
+        try:
+            yield self
+        finally:
+            for owner in owners if engine is not None else ():
+                setattr(owner, "_engine_run_backward", engine)  # noqa: B010
+            for handle in handles:
+                handle.remove()
+
+    def _around(self, engine: Callable[..., Any]) -> Callable[..., Any]:
+        """The one Python door to the autograd engine, so that backward is known to begin and to end."""
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            self.backward_began()
+            self._backwards += 1
+            try:
+                return engine(*args, **kwargs)
+            finally:
+                self._backwards -= 1
+                self.backward_ended()
+
+        return run_backward
+
+    @property
+    def completed(self) -> int:
+        """Optimizer steps that are done."""
+        return self.step if self._stepped else self.step - 1
+
+    def current(self) -> int:
+        """The id of the innermost running module, -1 = none."""
+        return self.running[-1] if self.running else -1
+
+    def module_at(self, sequence: int) -> int:
+        """Which module made the autograd node with this sequence number; -1 = none or not known."""
+        at = bisect_right(self._sequence, sequence) - 1
+        return self._sequence_module[at] if at >= 0 else -1
+
+    # ---- modules
+
+    def _enter(self, module: torch.nn.Module, _: Any) -> None:
+        if not self.running and self.phase != BACKWARD:
+            self._begin_if_stepped()
+            self._root(module)
+            self.autocast = (
+                str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
+                if torch.is_autocast_enabled("cuda")
+                else None
+            )
+        self.running.append(self._id_of(module))
+        self._moved(FORWARD if self.phase != BACKWARD else BACKWARD)
+
+    def _leave(self, module: torch.nn.Module, _: Any, __: Any) -> None:
+        if self.running:
+            self.running.pop()
+        if self.phase == BACKWARD or self.running:
+            self._moved(self.phase)
+        else:
+            self._moved(OPTIMIZER if self._in_step else OTHER)
+
+    def _id_of(self, module: torch.nn.Module) -> int:
+        known = self._paths.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        self._root(module)
+        return self._paths[id(module)][1]
+
+    def _root(self, module: torch.nn.Module) -> None:
+        """`module` was called from outside any module: name its parts, and mark what it owns."""
+        known = self._paths.get(id(module))
+        if known is None or known[0]() is not module:
+            inside = any(root() is not None and _contains(root(), module) for root in self.roots)
+            if not inside:
+                self.roots.append(weakref.ref(module))
+            for name, part in module.named_modules():
+                self._paths[id(part)] = (weakref.ref(part), self._name(name or type(module).__name__))
+        self.mark_module(module)
+
+    def _name(self, name: str) -> int:
+        found = self._ids.get(name)
+        if found is None:
+            found = self._ids[name] = len(self.modules)
+            self.modules.append(name)
+        return found
+
+    def _parameter_registered(self, module: torch.nn.Module, name: str, parameter: Any) -> None:
+        if isinstance(parameter, torch.Tensor):
+            self._mark(parameter, PARAMETER)
+
+    # ---- phases
+
+    @property
+    def recomputing(self) -> bool:
+        """A module runs within backward: activation checkpointing."""
+        return self.phase == BACKWARD and len(self.running) > self._outside_backward
+
+    def backward_began(self) -> None:
+        """The engine starts (also called by a recorder that sees it at work)."""
+        if self.phase != BACKWARD:
+            self._begin_if_stepped()
+            self._backwards_now += 1
+            self._outside_backward = len(self.running)
+            self._moved(BACKWARD)
+
+    def backward_ended(self) -> None:
+        """The engine returned, unless this was a nested run."""
+        if self.phase == BACKWARD and not self._backwards:
+            for root in self.roots:
+                module = root()
+                if module is not None:
+                    self.mark_gradients(module.parameters())
+            self._moved(OPTIMIZER if self._in_step else FORWARD if self.running else OTHER)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.backward_ended()
+        self._in_step += 1
+        if not any(known() is optimizer for known in self.optimizers):
+            self.optimizers.append(weakref.ref(optimizer))
+        for group in optimizer.param_groups:
+            self.mark_gradients(group["params"])
+        self._moved(OPTIMIZER)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.mark_state(optimizer)
+        self._in_step -= 1
+        if not self._in_step:
+            self._stepped = True
+            if self._backwards_now:
+                self.backwards_per_step, self._backwards_now = self._backwards_now, 0
+            self._moved(BACKWARD if self._backwards else OTHER)  # a step from a gradient hook is inside backward
+
+    def _begin_if_stepped(self) -> None:
+        if not self._stepped or self._in_step:
+            return
+        if self.steps is not None and self.step >= self.steps:
+            if self.before_stop is not None:
+                self.before_stop()
+            raise StopAfterSteps(f"{self.step} optimizer steps are recorded")
+        self._stepped = False
+        self.step += 1
+
+    def _moved(self, phase: str) -> None:
+        self.phase = phase
+        module = self.current()
+        if self._sequence_module and self._sequence_module[-1] == module:
+            pass
+        elif self.phase != BACKWARD:
+            self._sequence.append(max(sequence_number(), self._sequence[-1] if self._sequence else 0))
+            self._sequence_module.append(module)
+        self.sink.changed(phase, self.step, module)
+
+    # ---- roles
+
+    def mark_module(self, module: torch.nn.Module) -> None:
+        for parameter in module.parameters():
+            self._mark(parameter, PARAMETER)
+        for buffer in module.buffers():
+            self._mark(buffer, BUFFER)
+
+    def mark_gradients(self, parameters: Iterable[Any]) -> None:
+        for parameter in parameters:
+            self._mark(parameter, PARAMETER)
+            if isinstance(parameter, torch.Tensor) and parameter.is_leaf and parameter.grad is not None:
+                self._mark(parameter.grad, GRADIENT)
+
+    def mark_state(self, optimizer: torch.optim.Optimizer) -> None:
+        parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for value in tensors_in(optimizer.state):
+            if id(value) not in parameters:
+                self._mark(value, STATE)
+
+    def mark_everything(self, modules: Iterable[torch.nn.Module] = ()) -> None:
+        """At the end: the roles of all that the known modules and optimizers still hold."""
+        known = [module for root in self.roots if (module := root()) is not None]
+        for module in (*known, *modules):
+            self.mark_module(module)
+            self.mark_gradients(module.parameters())
+        for reference in self.optimizers:
+            optimizer = reference()
+            if optimizer is not None:
+                self.mark_state(optimizer)
+
+    def _mark(self, tensor: Any, category: int) -> None:
+        if isinstance(tensor, torch.Tensor):
+            for inner in plain_tensors(tensor):
+                self.sink.mark(inner, category)
+
+
+def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors that a wrapper subclass (DTensor, ...) holds; a plain tensor itself."""
+    flatten = getattr(type(tensor), "__tensor_flatten__", None)
+    if flatten is None:
+        return [tensor]
+    names, _ = flatten(tensor)
+    return [inner for name in names for inner in plain_tensors(getattr(tensor, name))]
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in a nest of mappings, lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from tensors_in(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_in(each)
+
+
+def _contains(root: torch.nn.Module | None, module: torch.nn.Module) -> bool:
+    return root is not None and any(part is module for part in root.modules())

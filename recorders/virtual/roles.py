@@ -1,0 +1,88 @@
+"""Phases, modules and roles, written onto the events of the virtual GPU. The `hooks.Sink` of this recorder.
+
+The category of an allocation is the strongest role that any tensor on it ever had.
+"""
+
+import gc
+
+import torch
+
+from ...diagnosers.interface import CATEGORIES, Category
+from ...snapshots.model import Mark
+from ..hooks import BACKWARD, FORWARD, OPTIMIZER, Hooks
+from .device import VirtualDevice
+from .private import raw_is_meta, raw_storage
+from .storages import RECORDS, Kind
+
+_STRENGTH = [
+    CATEGORIES.index(each.value)
+    for each in (
+        Category.UNKNOWN,
+        Category.TEMPORARY,
+        Category.ACTIVATION,
+        Category.KV_CACHE,
+        Category.INPUT,
+        Category.WORKSPACE,
+        Category.AUTOCAST_CACHE,
+        Category.COMMUNICATION,
+        Category.BUFFER,
+        Category.GRADIENT,
+        Category.OPTIMIZER_STATE,
+        Category.PARAMETER,
+    )
+]
+_RANK = {-1: -1, **{category: rank for rank, category in enumerate(_STRENGTH)}}
+_PHASE_CATEGORY = {
+    FORWARD: CATEGORIES.index(Category.ACTIVATION.value),
+    BACKWARD: CATEGORIES.index(Category.TEMPORARY.value),
+    OPTIMIZER: CATEGORIES.index(Category.TEMPORARY.value),
+}
+
+
+class Roles:
+    """Writes what the hooks say; `hooks` is set by the session."""
+
+    def __init__(self, device: VirtualDevice) -> None:
+        self.device = device
+        self.hooks: Hooks | None = None
+        self.marks: list[list[Mark]] = [[Mark(event=0, step=1, phase="setup")] for _ in range(device.count)]
+
+    def changed(self, phase: str, step: int, module: int) -> None:
+        context = self.device.context
+        context.module = module
+        recomputing = self.hooks is not None and self.hooks.recomputing
+        context.phase_category = _PHASE_CATEGORY.get(FORWARD if recomputing else phase, -1)
+        last = self.marks[0][-1]
+        if last.phase == phase and last.step == step:
+            return
+        for index, marks in enumerate(self.marks):
+            event = len(self.device.logs[index])
+            self.device.phase_began[index] = event
+            if marks[-1].event == event:
+                marks.pop()
+            marks.append(Mark(event=event, step=step, phase=phase))
+
+    def mark(self, tensor: torch.Tensor, category: int) -> None:
+        if not raw_is_meta(tensor) or tensor.layout is not torch.strided:
+            return
+        record = RECORDS.get(raw_storage(tensor)._cdata)
+        if record is None or record.kind is not Kind.CUDA or record.event < 0:
+            return
+        column = self.device.logs[record.index].category
+        if _RANK[category] > _RANK[column[record.event]]:
+            column[record.event] = category
+
+    def at_node(self, sequence: int) -> None:
+        """Backward came to a node: its allocations belong to the module that made the node."""
+        hooks = self.hooks
+        if hooks is None or hooks.recomputing or not 0 <= sequence < 1 << 62:
+            return
+        if hooks.phase != BACKWARD:
+            hooks.backward_began()
+        self.device.context.module = hooks.module_at(sequence)
+
+    def finish(self) -> None:
+        """Before a dump: roles of everything alive, also of models that were never called (a search of the heap)."""
+        if self.hooks is not None:
+            modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+            self.hooks.mark_everything(modules)
