@@ -1,0 +1,102 @@
+"""What the planner wants to know of a job, collected from its live objects: the `facts` of a Recording.
+
+Plain values only; read back by `remedies.job_facts`. Call it before a dump, while the models are alive.
+"""
+
+import gc
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..remedies.runtime.modules import of_classes, repeated_blocks
+
+
+def describe(roots: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, object]:
+    """Facts of the models (outermost modules) and optimizers that a script used.
+
+    Module paths are those of `named_modules()`, the class name for a root. Bytes are of this rank (a DTensor counts
+    with its shard). `batch_size` is that of the first DataLoader that is alive and shuffles or is the only one.
+    """
+    roots = list(roots)
+    modules: dict[str, str] = {}
+    owned: defaultdict[str, int] = defaultdict(int)
+    blocks: list[str] = []
+    parameters: dict[int, torch.Tensor] = {}
+    for root in roots:
+        paths = {id(module): path or type(root).__name__ for path, module in root.named_modules()}
+        modules.update({path: type(module).__name__ for path, module in _named(root)})
+        blocks += [paths[id(block)] for block in of_classes(root, repeated_blocks(root)) if id(block) in paths]
+        for path, module in _named(root):
+            for parameter in module.parameters(recurse=False):
+                if id(parameter) not in parameters:
+                    parameters[id(parameter)] = parameter
+                    owned[path] += _bytes(parameter)
+    return {
+        "modules": modules,
+        "blocks": blocks,
+        "parameters": _parameters(list(parameters.values())),
+        "parameter_bytes_of_module": dict(owned),
+        "optimizers": [_optimizer(optimizer) for optimizer in optimizers],
+        "batch_statistics": any(
+            isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for root in roots for module in root.modules()
+        ),
+        "loader": _loader(),
+    }
+
+
+def _named(root: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    return [(path or type(root).__name__, module) for path, module in root.named_modules()]
+
+
+def _bytes(tensor: Any) -> int:
+    local = getattr(tensor, "_local_tensor", tensor)
+    return int(local.numel() * local.element_size())
+
+
+def _parameters(parameters: list[torch.Tensor]) -> dict[str, object]:
+    by_dtype: defaultdict[str, int] = defaultdict(int)
+    for parameter in parameters:
+        by_dtype[str(parameter.dtype).removeprefix("torch.")] += _bytes(parameter)
+    return {
+        "count": sum(p.numel() for p in parameters),
+        "tensors": len(parameters),
+        "bytes": sum(map(_bytes, parameters)),
+        "trainable_bytes": sum(_bytes(p) for p in parameters if p.requires_grad),
+        "largest_bytes": max(map(_bytes, parameters), default=0),
+        "bytes_of_dtype": dict(by_dtype),
+        "sharded": any(hasattr(p, "_local_tensor") for p in parameters),
+    }
+
+
+def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    state = [
+        value
+        for parameter in parameters
+        for value in optimizer.state.get(parameter, {}).values()
+        if isinstance(value, torch.Tensor) and value.ndim
+    ]
+    first = optimizer.param_groups[0]
+    return {
+        "class": type(optimizer).__name__,
+        "foreach": first.get("foreach"),
+        "fused": first.get("fused"),
+        "parameter_bytes": sum(map(_bytes, parameters)),
+        "state_bytes": sum(map(_bytes, state)),
+    }
+
+
+def _loader() -> dict[str, object] | None:
+    """The DataLoader that feeds training: the first alive one with a batch size."""
+    loaders = [each for each in gc.get_objects() if type(each) is DataLoader and each.batch_size is not None]
+    if not loaders:
+        return None
+    chosen = max(loaders, key=lambda loader: _length(loader.dataset))
+    return {"batch_size": chosen.batch_size, "samples": _length(chosen.dataset)}
+
+
+def _length(dataset: Any) -> int:
+    return len(dataset) if hasattr(dataset, "__len__") else 0

@@ -1,0 +1,56 @@
+"""The facts of a job survive the way from live objects to a recording and back."""
+
+from typing import Any
+
+import torch
+from oomdoc.recorders.job import describe
+from oomdoc.remedies.job_facts import JobFacts, read
+from oomdoc.snapshots.model import Recording
+
+
+def _recording(facts: dict[str, Any]) -> Recording:
+    return Recording(
+        schema="oomdoc.recording/1",
+        kind="virtual",
+        argv=(),
+        versions={},
+        gpu=None,
+        capacity_bytes=None,
+        outside_bytes=None,
+        rank=0,
+        world_size=1,
+        categories=(),
+        modules=(),
+        devices={},
+        facts=facts,
+    )
+
+
+def test_parameters_blocks_and_state_are_those_of_the_model() -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = torch.nn.Sequential(torch.nn.Embedding(10, 16), torch.nn.TransformerEncoder(layer, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    model(torch.zeros(2, 4, dtype=torch.int64)).sum().backward()
+    optimizer.step()
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(12, 4)), batch_size=6)
+
+    facts = read(_recording(describe([model], [optimizer])))
+
+    size = 4 * sum(p.numel() for p in model.parameters())
+    assert facts.known
+    assert facts.parameter_bytes == facts.trainable_bytes == size
+    assert facts.blocks == ("1.layers.0", "1.layers.1", "1.layers.2")
+    assert facts.block_classes == ("TransformerEncoderLayer",)
+    assert facts.bytes_below("1.layers.1") == 4 * sum(p.numel() for p in layer.parameters())
+    assert facts.bytes_below("Sequential") == 0
+    assert facts.class_of["1.layers.0.linear1"] == "Linear"
+    assert facts.optimizers[0].state_bytes == 2 * size
+    assert facts.optimizers[0].foreach is False
+    assert facts.loader_batch_size == loader.batch_size
+    assert facts.bytes_of_dtype == {"float32": size}
+
+
+def test_a_snapshot_without_facts_has_none() -> None:
+    assert read(None) == JobFacts()
+    assert read(_recording({})) == JobFacts()
+    assert read(_recording({"modules": {"a": "B"}, "parameters": {"count": "many"}})) == JobFacts()
