@@ -28,6 +28,7 @@ from . import (
     storages,
     streams,
     threads,
+    workspaces,
 )
 from .device import GpuTarget, VirtualDevice
 from .engine import Engine, calibrate
@@ -130,6 +131,7 @@ INSTALLERS: tuple[Installer, ...] = (
     _storages,
     _fast_meta,
     _engine,
+    workspaces.install,
     streams.install,
     cuda_module.install,
     face.install,

@@ -6,7 +6,7 @@ operation), `scratch_for` (what its kernel allocates beside the outputs) and `af
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,6 +15,7 @@ from ...diagnosers.interface import CATEGORIES, Category
 from .device import GpuTarget, VirtualDevice
 from .engine import TRANSFERS, Engine, transfer
 from .fastmeta import Memo
+from .kernel_call import KernelCall
 from .private import (
     COMPOSITE_IMPLICIT,
     FAKE_MODE_KEY,
@@ -24,25 +25,11 @@ from .private import (
     raw_is_meta,
     raw_storage,
 )
+from .scratch import Scratch
 from .storages import META, RECORDS, Kind, inside, state, tag_storage
 
-WORKSPACE, ACTIVATION, COMMUNICATION = (
-    CATEGORIES.index(each.value) for each in (Category.WORKSPACE, Category.ACTIVATION, Category.COMMUNICATION)
-)
+ACTIVATION, COMMUNICATION = (CATEGORIES.index(each.value) for each in (Category.ACTIVATION, Category.COMMUNICATION))
 Handler = Callable[["Tracker", Any, tuple[Any, ...], dict[str, Any]], Any]
-
-
-class Scratch(Protocol):
-    """One allocation inside a kernel; see `workspaces`."""
-
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def kind(self) -> str: ...  # "call": freed when the kernel returns; "handle": kept per thread role and stream
-    @property
-    def estimated(self) -> bool: ...
-    @property
-    def source(self) -> str: ...
 
 
 ScratchFor = Callable[[Any, tuple[Any, ...], dict[str, Any], Any, GpuTarget], Sequence[Scratch]]
@@ -99,8 +86,15 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         inside.depth += 1
         try:
             return self._run(func, args, kwargs or {})
+        except torch.OutOfMemoryError as full:
+            error = full.with_traceback(None)  # on CUDA no frame below the operation keeps its outputs alive
         finally:
             inside.depth -= 1
+        args = kwargs = None
+        try:
+            raise error
+        finally:
+            del error
 
     def _foreign_kind(self, types: Sequence[type]) -> int:
         worst = 0
@@ -115,13 +109,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         info = self._ops.get(func)
         if info is None:
             info = self._ops[func] = OpInfo(func, self.memo)
-        if info.composite:
-            result = self._decompose(func, args, kwargs)
-            if result is not NotImplemented:
-                return result
         handler = self.handlers.get(func)
         if handler is not None:
             result = handler(self, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        if info.composite:
+            result = self._decompose(func, args, kwargs)
             if result is not NotImplemented:
                 return result
         return self.call(func, args, kwargs, info)
@@ -154,12 +148,21 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         result = self.memo(func, args, kwargs) if info.slow and self.memo is not None else func(*args, **kwargs)
         if info.may_resize:
             self._resized(args, kwargs)
-        if not info.inplace and not (donor is not None and transfer(donor, result)):
-            self.adopt(result, index)
+        wanted = () if self.scratch_for is None else self.scratch_for(func, args, kwargs, result, self.device.target)
+        kernel = KernelCall(self, wanted, index) if wanted else None
+        if kernel is not None:
+            kernel.begin()
+        try:
+            if not info.inplace and not (donor is not None and transfer(donor, result)):
+                self.adopt(result, index)
+        except torch.OutOfMemoryError:
+            if kernel is not None:
+                kernel.abandon()
+            raise
+        if kernel is not None:
+            kernel.finish()
         if engine is not None:
             engine.done(func, result)
-        if self.scratch_for is not None:
-            self._scratch(func, args, kwargs, result, index)
         if self.after is not None:
             self.after(func, args, kwargs, result)
         return result
@@ -212,34 +215,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
                 if record is not None and record.nbytes != storage.nbytes():
                     self.device.resized(storage, storage.nbytes())
 
-    def _scratch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, index: int) -> None:
-        assert self.scratch_for is not None
-        wanted = self.scratch_for(func, args, kwargs, result, self.device.target)
-        if not wanted:
-            return
-        device, context = self.device, self.device.context
-        context.stack = device.stacks.capture(3)
-        category, context.category = context.category, WORKSPACE
-        taken: list[int] = []
-        try:
-            for each in wanted:
-                if each.kind == "handle":
-                    self._handle(each, index)
-                    continue
-                taken.append(device.scratch(each.bytes, index, estimated=each.estimated))
-                if each.estimated:
-                    count = self.estimated.setdefault(each.source, [0, 0])
-                    count[0] += 1
-                    count[1] = max(count[1], each.bytes)
-        finally:
-            for address in reversed(taken):
-                device.free(address, index)
-            context.category = category
-
-    def _handle(self, each: Scratch, index: int) -> None:
-        key = (index, self.device.streams[index], current_graph_task_id() != -1, each.source)
-        if key not in self.handles:
-            self.handles[key] = self.device.scratch(each.bytes, index, estimated=each.estimated)
+    def note_estimate(self, source: str, nbytes: int) -> None:
+        """Count an allocation whose size is an estimate; the report lists them."""
+        count = self.estimated.setdefault(source, [0, 0])
+        count[0] += 1
+        count[1] = max(count[1], nbytes)
 
     def release_handles(self) -> None:
         """torch._C._cuda_clearCublasWorkspaces: every handle's workspace goes back."""

@@ -5,14 +5,18 @@ entry allocates only what it returns, which recordings of real GPUs confirm for 
 softmax, layer norm forward, embedding forward, cat, dropout and fused optimizers.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import attention_scratch, convolutions, index_scratch, norm_scratch, reduction_scratch
 from .reduction_scratch import Estimator
-from .scratch import Args, Arguments, Kwargs, Scratch, Target, is_dense
+from .scratch import Args, Arguments, Kwargs, Scratch, Target, is_dense, target_of
+
+if TYPE_CHECKING:
+    from .session import Session
 
 CUBLAS = "cuBLAS workspace (ATen/cuda/CublasHandlePool.cpp; measured: recordings on A100 and H100)"
 CUBLASLT = "cublasLt workspace (ATen/cuda/CUDABlas.cpp gemm_and_bias; measured: 1 MiB in 507 events)"
@@ -37,6 +41,16 @@ class Workspaces:
 def scratch_for(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
     """What one call allocates beside `out`."""
     return Workspaces(target)(func, args, kwargs, out)
+
+
+@contextmanager
+def install(session: "Session") -> Iterator[None]:
+    """The tracker asks this model for the scratch of each operation."""
+    session.tracker.scratch_for = Workspaces(target_of(session.target))
+    try:
+        yield
+    finally:
+        session.tracker.scratch_for = None
 
 
 def _handle(target: Target) -> Scratch:
