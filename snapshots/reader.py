@@ -15,7 +15,7 @@ from .columns import PoolTable
 from .containers import read_object
 from .interning import StackTable
 from .layout import MAX_DEVICE, RawSegments
-from .model import Annotation, DeviceSnapshot, Snapshot
+from .model import Annotation, DeviceSnapshot, Snapshot, Trace
 from .plain import plain_mapping
 from .timeline import extent
 from .unpickler import collector_paused
@@ -24,20 +24,21 @@ from .unpickler import collector_paused
 def load(path: str | Path) -> Snapshot:
     """Raises UnreadableInputError, with one line that says why, for anything that is not a snapshot."""
     path = Path(path)
-    raw, _ = read_object(path)
-    try:
-        return _from(raw)
-    except UnreadableInputError as error:
-        raise UnreadableInputError(f"{path} is not a snapshot: {error}") from None
+    with collector_paused():
+        raw, _ = read_object(path)
+        try:
+            return _from(raw, consume=True)
+        except UnreadableInputError as error:
+            raise UnreadableInputError(f"{path} is not a snapshot: {error}") from None
 
 
 def from_dict(raw: object) -> Snapshot:
     """The same from what `torch.cuda.memory._snapshot()` or `memory_snapshot()` returns; `raw` is left as it is."""
-    return _from(dict(raw) if isinstance(raw, dict) else raw)
+    return _from(raw, consume=False)
 
 
-def _from(raw: object) -> Snapshot:
-    """Consumes `raw`: its traces are released as soon as they are columns."""
+def _from(raw: object, *, consume: bool) -> Snapshot:
+    """With `consume` the traces in `raw` are emptied as they become columns."""
     if isinstance(raw, list):
         raw = {"segments": raw}
     if not isinstance(raw, dict):
@@ -45,28 +46,25 @@ def _from(raw: object) -> Snapshot:
     if "segments" not in raw and "device_traces" not in raw:
         raise UnreadableInputError("it has neither segments nor device_traces, so PyTorch did not write it")
     with collector_paused():
-        return _build(raw)
+        return _build(raw, consume=consume)
 
 
-def _build(raw: dict[str, Any]) -> Snapshot:
+def _build(raw: dict[str, Any], *, consume: bool) -> Snapshot:
     stacks = StackTable()
     segments, problems = layout.by_device(raw.get("segments") or [])
-    traces = raw.pop("device_traces", None) or []
+    traces = raw.get("device_traces") or []
     if not isinstance(traces, list | tuple):
         traces, problems = [], [*problems, "device_traces is not a list and was left out"]
-    traces = list(traces)
     if len(traces) > MAX_DEVICE + 1:
         raise UnreadableInputError(f"it has the traces of {len(traces)} devices")
     devices = []
     for number in sorted(segments.keys() | {d for d, entries in enumerate(traces) if entries}):
+        pools = PoolTable()
         entries = traces[number] if number < len(traces) else []
-        device, found = _device(number, entries, segments.get(number, RawSegments()), stacks)
-        if number < len(traces):
-            traces[number] = None
-        del entries
-        stacks.forget()
+        trace, lost = columns.trace(entries, stacks, pools, number, consume=consume)
+        device, found = _device(number, trace, segments.get(number, RawSegments()), stacks, pools)
         devices.append(device)
-        problems += found
+        problems += [*lost, *found]
     events = {device.device: len(device.trace) for device in devices}
     recorded, found = recording.decode(raw.get("oomdoc"), events)
     annotations, lost = _annotations(raw.get("external_annotations"))
@@ -80,12 +78,12 @@ def _build(raw: dict[str, Any]) -> Snapshot:
     )
 
 
-def _device(number: int, entries: object, raw: RawSegments, stacks: StackTable) -> tuple[DeviceSnapshot, list[str]]:
-    pools = PoolTable()
-    trace, problems = columns.trace(entries, stacks, pools, number)
+def _device(
+    number: int, trace: Trace, raw: RawSegments, stacks: StackTable, pools: PoolTable
+) -> tuple[DeviceSnapshot, list[str]]:
     segments, blocks, found = layout.columns(raw, stacks, pools, number)
     device = DeviceSnapshot(device=number, trace=trace, segments=segments, blocks=blocks, pools=tuple(pools.index))
-    return device, [*problems, *found, *_contradictions(device)]
+    return device, [*found, *_contradictions(device)]
 
 
 def _contradictions(device: DeviceSnapshot) -> list[str]:
