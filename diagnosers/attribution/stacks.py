@@ -1,0 +1,81 @@
+"""Each distinct stack is read once: its signs, and the lines that a person would name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...snapshots.model import Frame, Stacks
+from ..interface import Location
+from .signs import Sign, is_library_file, is_python, is_torch_file, signs_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackSigns:
+    """Signs by stack index. The last entry is that of "no stack", so that index -1 reads as no sign at all."""
+
+    signs: NDArray[np.int64]  # shape (stacks + 1,)
+
+    def of(self, stacks: NDArray[np.int32]) -> NDArray[np.int64]:
+        """The signs of each entry of a column of stack indices."""
+        return self.signs[stacks]
+
+
+def read_stacks(stacks: Stacks) -> StackSigns:
+    """The signs of every stack, each read once."""
+    by_frame = [int(signs_of(frame)) for frame in stacks.frames]
+    signs = np.zeros(len(stacks.stacks) + 1, np.int64)
+    for index, stack in enumerate(stacks.stacks):
+        signs[index] = _combine([by_frame[frame] for frame in stack])
+    return StackSigns(signs=signs)
+
+
+def _combine(frames: Sequence[int]) -> int:
+    """Signs of a stack, innermost frame first; order tells a recomputed forward from a backward inside a forward."""
+    found = 0
+    forward_first = False
+    for signs in frames:
+        if signs & Sign.ENGINE and not found & Sign.ENGINE:
+            forward_first = bool(found & Sign.FORWARD)
+        found |= signs
+    if found & Sign.ENGINE:
+        if forward_first:
+            found |= Sign.RECOMPUTE
+        else:
+            found &= ~int(Sign.RECOMPUTE)
+    return found & ~int(Sign.LIBRARY)
+
+
+def innermost_lines(stacks: Stacks) -> NDArray[np.int64]:
+    """For each stack the innermost Python frame outside torch, as its index in `stacks.frames`; -1 = none."""
+    outside = [is_python(frame) and not is_torch_file(frame.filename) for frame in stacks.frames]
+    found = [next((frame for frame in stack if outside[frame]), -1) for stack in stacks.stacks]
+    return np.array(found, np.int64)
+
+
+def user_location(frames: Sequence[Frame]) -> Location | None:
+    """The innermost line of the user's own code; None where the stack has none."""
+    for frame in frames:
+        if is_python(frame) and not is_library_file(frame.filename):
+            return Location(frame.filename, frame.line, frame.name)
+    return None
+
+
+def outermost_user_location(frames: Sequence[Frame]) -> Location | None:
+    """The line of the user's script: the outermost frame of their code that is not the module's top level alone."""
+    found = None
+    for frame in frames:
+        if is_python(frame) and not is_library_file(frame.filename):
+            if frame.name == "<module>" and found is not None:
+                break
+            found = Location(frame.filename, frame.line, frame.name)
+    return found
+
+
+def library_location(frames: Sequence[Frame]) -> Location | None:
+    """The innermost line outside torch: a model's own code, also where it is installed as a package."""
+    for frame in frames:
+        if is_python(frame) and not is_torch_file(frame.filename):
+            return Location(frame.filename, frame.line, frame.name)
+    return None

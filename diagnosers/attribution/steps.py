@@ -1,0 +1,94 @@
+"""Where one iteration ends and the next begins: from marks, annotations, the optimizer, or a period in the events."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...snapshots.model import Action, Annotation, Mark, Trace
+from ..interface import StepBytes
+from .facts import Facts
+from .phases import NAMES, OPTIMIZER, ZERO_GRAD, windows
+from .periods import find_period
+
+PROFILER_STEP = "ProfilerStep#"
+
+
+@dataclass(frozen=True, slots=True)
+class Boundaries:
+    """`events[i]` is the last event of step i + 1; the last, unfinished step has none."""
+
+    events: tuple[int, ...]
+    source: str  # how they were found
+
+
+def recorded_boundaries(marks: Sequence[Mark]) -> Boundaries:
+    """From the marks of oomdoc's own recordings. Step numbers are taken as they come."""
+    events = [
+        mark.event - 1 for before, mark in zip(marks, marks[1:], strict=False) if mark.step > before.step and before.step > 0
+    ]
+    return Boundaries(tuple(events), "recorded")
+
+
+def find_boundaries(facts: Facts, trace: Trace, annotations: Sequence[Annotation], device: int) -> Boundaries:
+    """First that is there: optimizer steps, profiler steps, zero_grad, a period of the events."""
+    if facts.steps:
+        return Boundaries(tuple(w.last for w in facts.steps), "Optimizer.step annotations")
+    for phase, source in ((OPTIMIZER, "optimizer frames"), (ZERO_GRAD, "zero_grad frames")):
+        ends = np.unique(facts.phases.run_end[facts.phases.phase == phase])
+        if len(ends):
+            return Boundaries(tuple(ends.tolist()), source)
+    profiled = windows(annotations, trace.time_us, device, PROFILER_STEP)
+    if profiled:
+        return Boundaries(tuple(w.last for w in profiled), "profiler steps")
+    period = find_period(trace, facts)
+    return Boundaries(period, "repeating allocations") if period else Boundaries((), "none found")
+
+
+def step_bytes(boundaries: Boundaries, live: NDArray[np.int64], first_step: int = 1) -> tuple[StepBytes, ...]:
+    """`live` has shape (events + 1,): the state before the first event and after each."""
+    found = []
+    start = 0
+    for index, event in enumerate(boundaries.events):
+        inside = live[start : event + 2]
+        found.append(
+            StepBytes(
+                step=first_step + index,
+                event=event,
+                live_bytes=int(live[event + 1]),
+                peak_bytes=int(inside.max()) if len(inside) else int(live[event + 1]),
+            )
+        )
+        start = event + 1
+    return tuple(found)
+
+
+def step_at(boundaries: Boundaries, event: int, first_step: int = 1) -> int | None:
+    """The step that `event` belongs to; None where no boundaries are known."""
+    if not boundaries.events or event < 0:
+        return None
+    return first_step + int(np.searchsorted(np.asarray(boundaries.events), event, side="left"))
+
+
+def mark_at(marks: Sequence[Mark], event: int) -> Mark | None:
+    """The mark in force at `event`."""
+    found = None
+    for mark in marks:
+        if mark.event > event:
+            break
+        found = mark
+    return found
+
+
+def phase_name(facts: Facts, event: int) -> str | None:
+    """The inferred phase in the words of `Mark`; None without events."""
+    if event < 0 or not facts.events:
+        return None
+    name = NAMES[facts.phases.at(event)]
+    return "other" if name == "zero_grad" else name
+
+
+def is_memory_event(trace: Trace) -> NDArray[np.bool_]:
+    result: NDArray[np.bool_] = np.isin(trace.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED))
+    return result
