@@ -66,6 +66,8 @@ class LiveBlock:
     share: float  # 0..1, how far to trust it: the measured precision of the rule
     stack: int  # index into Snapshot.stacks; -1 = none
     module: str | None  # recorded module path
+    birth_phase: str | None = None  # in the words of `Mark`; None = older than the trace
+    signs: int = 0  # what its stack says: bits of attribution.signs.Sign
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +211,37 @@ class Diagnosis:
     inconclusive: tuple[Inconclusive, ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What one cause says of one device, before it is put in order with the others."""
+
+    severity: Severity
+    title: str
+    bytes: int  # what it explains: `blocks`, or bytes that are no live blocks (cached, outside, the request)
+    share: float  # of the live bytes at the moment looked at, of the reserved, or of the card: the title says which
+    confidence: Confidence
+    evidence: tuple[str, ...]
+    blocks: frozenset[int] = frozenset()  # indices into DeviceProfile.live that no later cause may blame
+    locations: tuple[Location, ...] = ()
+    remedies: tuple[str, ...] | None = None  # where they depend on the case; else the cause's REMEDIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One device as a cause sees it: the profile, and the live blocks that an earlier cause has blamed already."""
+
+    profile: DeviceProfile
+    blamed: frozenset[int] = frozenset()
+
+    def live(self, *categories: Category) -> dict[int, LiveBlock]:
+        """The blocks still to be explained, of these categories (of all, without any), by index in the live set."""
+        return {
+            index: block
+            for index, block in enumerate(self.profile.live)
+            if index not in self.blamed and (not categories or block.category in categories)
+        }
+
+
 class Diagnoser(Protocol):
     """One cause: a module with these names. Its docstring is the page that `oomdoc explain CODE` prints."""
 
@@ -216,6 +249,6 @@ class Diagnoser(Protocol):
     NAME: str
     REMEDIES: tuple[str, ...]
 
-    def diagnose(self, profile: DeviceProfile, thresholds: Mapping[str, float]) -> Finding | Inconclusive | None:
+    def diagnose(self, case: Case, thresholds: Mapping[str, float]) -> Claim | Inconclusive | None:
         """`thresholds` is this cause's section of configs/thresholds.yaml. None = does not apply."""
         ...

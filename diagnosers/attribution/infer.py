@@ -52,7 +52,7 @@ def gradient_sizes(facts: Facts) -> Mapping[int, int]:
     rows = np.flatnonzero(survivors)
     if not len(rows):
         return {}
-    runs, index = np.unique(facts.run[rows], return_inverse=True)
+    _, index = np.unique(facts.run[rows], return_inverse=True)
     by_run = np.bincount(index, weights=facts.requested[rows])
     best = rows[index == int(np.argmax(by_run))]
     return Counter(facts.requested[best].tolist())
@@ -83,11 +83,13 @@ def _finish_cut_runs(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) ->
                 left[size] -= 1
                 verdicts[row] = Verdict(category, 0.6, "size of a parameter, the recording ends in this phase")
             elif unit:
-                verdicts[row] = Verdict(Category.TEMPORARY, 0.5, "no parameter of its size, the recording ends in this phase")
+                verdicts[row] = Verdict(
+                    Category.TEMPORARY, 0.5, "no parameter of its size, the recording ends in this phase"
+                )
 
 
 def _limit_state(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> None:
-    """No optimizer keeps more than two moments per parameter: the surplus of hand-written ones are locals, temporaries."""
+    """No optimizer keeps more than two moments per parameter: the surplus of hand-written ones are their locals."""
     if not unit:
         return
     by_size: dict[int, list[int]] = {}

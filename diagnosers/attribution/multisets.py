@@ -29,7 +29,7 @@ def bytes_of(sizes: Sizes) -> int:
 
 
 def copies_of(unit: Sizes, blocks: Sizes) -> int:
-    """How many times `blocks` hold the multiset `unit`: the rounded ratio that most bytes of `unit` agree on; 0 = none."""
+    """How many times `blocks` hold `unit`: the rounded ratio that most bytes of `unit` agree on; 0 = none."""
     votes: Counter[int] = Counter()
     for size, count in unit.items():
         votes[round(blocks.get(size, 0) / count)] += size * count

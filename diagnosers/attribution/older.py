@@ -1,4 +1,4 @@
-"""Blocks older than the recording: size and address, rarely a stack. Judged by what drops them, then by size multisets."""
+"""Blocks older than the recording have size and address, rarely a stack: judged by what drops them, then by sizes."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from ..interface import Category
 from .facts import Facts, older_in_flight
 from .multisets import Copies, bytes_of, common_factor, copies_of, deal, name_copies
 from .phases import BACKWARD, FORWARD, OPTIMIZER
-from .rules import CUBLAS_WORKSPACE_BYTES, HOPPER_WORKSPACE_BYTES, OLDER, Verdict, judge
+from .rules import HOPPER_WORKSPACE_BYTES, OLDER, Verdict, judge
 from .signs import Sign
 
 # A size class is an old graph rather than parameters when the recorded forward keeps at least this share as many
@@ -151,7 +151,9 @@ def _deal_classes(
                 verdicts[row] = Verdict(Category.AUTOCAST_CACHE, 0.6, "size of this recording's weight casts")
         elif copies.order and _frozen(facts, size, len(rows)):
             for row in rows:
-                verdicts[row] = Verdict(Category.PARAMETER, 0.5, "persistent, repeated by layer, no gradient of its size")
+                verdicts[row] = Verdict(
+                    Category.PARAMETER, 0.5, "persistent, repeated by layer, no gradient of its size"
+                )
 
 
 def _cast_sizes(facts: Facts) -> set[int]:

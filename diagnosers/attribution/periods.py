@@ -1,7 +1,8 @@
 """Iterations of a loop that no optimizer and no annotation marks: allocations that repeat evenly.
 
-A key is a stack with a size. The trap is layers: one forward of a 32-layer model is perfectly periodic too. What tells
-them apart is that embedding, final norm and head occur once in it, while in a loop nothing after the first round does.
+A key is a stack with a size. The trap is layers: one forward of a 32-layer model is perfectly periodic too. What
+tells them apart is that embedding, final norm and head occur once in it, while in a loop nothing after the first
+round does.
 """
 
 import numpy as np

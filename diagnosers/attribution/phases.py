@@ -46,7 +46,9 @@ class Window:
     name: str
 
 
-def windows(annotations: Sequence[Annotation], time_us: NDArray[np.int64], device: int, prefix: str) -> tuple[Window, ...]:
+def windows(
+    annotations: Sequence[Annotation], time_us: NDArray[np.int64], device: int, prefix: str
+) -> tuple[Window, ...]:
     """Annotations whose name starts with `prefix`, as ranges of events; empty where events have no time.
 
     A range that the ring buffer cut off at one end keeps the other; one without events inside is left out.
@@ -107,9 +109,7 @@ def _forward_of_a_function(of_event: NDArray[np.int64]) -> NDArray[np.bool_]:
     return result
 
 
-def _frameless_is_backward(
-    trace: Trace, has_python: NDArray[np.bool_], of_event: NDArray[np.int64]
-) -> bool:
+def _frameless_is_backward(trace: Trace, has_python: NDArray[np.bool_], of_event: NDArray[np.int64]) -> bool:
     """The engine's thread has no Python frame. True where that is the likely reason for frames to be missing.
 
     With C++ frames the engine names itself. With Python frames only, an allocation without any is backward's, unless

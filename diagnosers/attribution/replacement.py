@@ -41,4 +41,3 @@ def _same_line(facts: Facts, new: int, old: int) -> bool:
     lines = facts.lines
     made, dropped = int(facts.lives.alloc_stack[new]), int(facts.lives.free_stack[old])
     return made >= 0 and dropped >= 0 and bool(lines[made] == lines[dropped] >= 0)
-

@@ -1,7 +1,8 @@
 """One rule per kind of evidence: facts of a block -> category, how far to trust it, and the reason; or None.
 
 `share` is the precision that the rule had on 78 public recordings, rounded down (their code was clean single-node
-training, so nothing here prints more). A rule that was wrong more often than right is not here: its blocks stay unknown.
+training, so nothing here prints more). A rule that was wrong more often than right is not here: its blocks stay
+unknown.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,9 @@ def workspace(block: BlockFacts) -> Verdict | None:
     if block.signs & Sign.CUBLAS:
         return Verdict(Category.WORKSPACE, 0.97, "cuBLAS or cuDNN frame")
     if block.size == CUBLAS_WORKSPACE_BYTES and block.never_freed:
-        return Verdict(Category.WORKSPACE, 0.97 if not block.older else 0.8, "size of the cuBLAS workspace, never freed")
+        return Verdict(
+            Category.WORKSPACE, 0.97 if not block.older else 0.8, "size of the cuBLAS workspace, never freed"
+        )
     return None
 
 

@@ -1,8 +1,8 @@
 """What the name and the file of a frame say. Every frame name that attribution relies on stands in `TABLE`.
 
 Names of frames change between versions of PyTorch: this is the one place to add them. Sources: the Python and C++
-stacks of public recordings from torch 2.1 to 2.13, and torch/optim, torch/nn/modules/module.py, torch/utils/checkpoint.py,
-torch/distributed/fsdp, torch/csrc/autograd of those versions.
+stacks of public recordings from torch 2.1 to 2.13, and torch/optim, torch/nn/modules/module.py,
+torch/utils/checkpoint.py, torch/distributed/fsdp, torch/csrc/autograd of those versions.
 """
 
 import re
@@ -44,6 +44,7 @@ class Sign(IntFlag):
     BACKWARD_FUNCTION = 1 << 25  # a backward written in Python
     LIBRARY = 1 << 26  # not the user's code
     COPY = 1 << 27  # deepcopy
+    SOFTMAX = 1 << 29
     NATIVE = 1 << 28  # C++ frames were recorded
 
 
@@ -101,7 +102,12 @@ TABLE: tuple[Entry, ...] = (
         r"|at::(native|_ops)::(_to_copy|rand|randn|randint)\b",
         python=False,
     ),
-    Entry(Sign.RECOMPUTE, r"^(unpack_hook|recompute_fn|_checkpoint_without_reentrant\w*)$", r"checkpoint\.py$", python=True),
+    Entry(
+        Sign.RECOMPUTE,
+        r"^(unpack_hook|recompute_fn|_checkpoint_without_reentrant\w*)$",
+        r"checkpoint\.py$",
+        python=True,
+    ),
     Entry(Sign.NO_GRAD, r"^decorate_context$", r"_contextlib\.py$", python=True),
     Entry(
         Sign.CUBLAS,
@@ -115,7 +121,12 @@ TABLE: tuple[Entry, ...] = (
         python=True,
     ),
     Entry(Sign.COLLECTIVE, r"c10d::|torch::cuda::broadcast|ncclComm", python=False),
-    Entry(Sign.SHARD, r"^(_init_sharded_param|shard|flatten_tensors\w*|_init_flat_param\w*|fully_shard)$", r"fsdp", python=True),
+    Entry(
+        Sign.SHARD,
+        r"^(_init_sharded_param|shard|flatten_tensors\w*|_init_flat_param\w*|fully_shard)$",
+        r"fsdp",
+        python=True,
+    ),
     Entry(Sign.KV_CACHE, r"^(update|lazy_initialization|__init__|reorder_cache)$", r"cache_utils\.py$", python=True),
     Entry(Sign.KV_CACHE, r"kv_cache|_allocate_kv|past_key_value", python=True),
     Entry(
@@ -125,22 +136,35 @@ TABLE: tuple[Entry, ...] = (
         python=True,
     ),
     Entry(Sign.TUNING, r"try_configs|try_plans", python=False),
-    Entry(Sign.CLIP, r"^(clip_grad_norm_?|clip_grad_value_?|_?get_total_norm|clip_grads_with_norm_|unscale_|_unscale_grads_)$", python=True),
-    Entry(Sign.LOSS, r"cross_entropy|^(nll_loss|log_softmax|ForCausalLMLoss|fixed_cross_entropy|LigerForCausalLMLoss)$", python=True),
+    Entry(
+        Sign.CLIP,
+        r"^(clip_grad_norm_?|clip_grad_value_?|_?get_total_norm|clip_grads_with_norm_|unscale_|_unscale_grads_)$",
+        python=True,
+    ),
+    Entry(
+        Sign.LOSS,
+        r"cross_entropy|^(nll_loss|log_softmax|ForCausalLMLoss|fixed_cross_entropy|LigerForCausalLMLoss)$",
+        python=True,
+    ),
     Entry(Sign.LOSS, r"at::(native|_ops)::(cross_entropy_loss|_?log_softmax|nll_loss)", python=False),
     Entry(Sign.SCORES, r"attention|^sdpa|attn", python=True),
+    Entry(Sign.SOFTMAX, r"(^|_)softmax$", python=True),
+    Entry(Sign.SOFTMAX, r"at::(native|_ops)::_?softmax|_scaled_dot_product_attention_math", python=False),
     Entry(Sign.SCORES, r"scaled_dot_product_attention|at::native::.*attention", python=False),
     Entry(Sign.COPY, r"^_{0,2}deepcopy(_{2}|_\w+)?$", python=True),
 )
 
 _PYTHON_FILE = re.compile(r"\.pyw?$|^<(stdin|ipython-input.*|string|frozen .*|eval_with_key.*)>$|^/tmp/ipykernel_")
 _LIBRARY_FILE = re.compile(
-    r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[^/\\]*[/\\]|python[^/\\]*[/\\][Ll]ib[/\\]|^<frozen |^<string>$|^<eval_with_key"
+    r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[^/\\]*[/\\]|python[^/\\]*[/\\][Ll]ib[/\\]"
+    r"|^<frozen |^<string>$|^<eval_with_key"
     r"|[/\\]torch[/\\](nn|optim|autograd|utils|cuda|distributed|_dynamo|_functorch|_inductor|amp|_ops|fx)[/\\.]"
-    r"|[/\\]torch[/\\]\w+\.py$|[/\\]torchinductor_|^torch[/\\]|[/\\][a-z]{1,2}\w?[/\\]c[a-z0-9]{40,}\.py$"
+    r"|[/\\]torch[/\\]\w+\.py$|[/\\]torchinductor_|^torch[/\\]|[/\\]c[a-z0-9]{40,}\.py$"
     r"|[/\\]oomdoc[/\\]recorders[/\\]"
 )
-_TORCH_FILE = re.compile(r"(^|[/\\])torch[/\\]|^<|contextlib\.py$|torchinductor_|[/\\]c[a-z0-9]{40,}\.py$|[/\\]recorders[/\\]")
+_TORCH_FILE = re.compile(
+    r"(^|[/\\])torch[/\\]|^<|contextlib\.py$|torchinductor_|[/\\]c[a-z0-9]{40,}\.py$|[/\\]recorders[/\\]"
+)
 
 
 def is_python(frame: Frame) -> bool:

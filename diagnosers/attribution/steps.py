@@ -1,7 +1,9 @@
 """Where one iteration ends and the next begins: from marks, annotations, the optimizer, or a period in the events."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +11,8 @@ from numpy.typing import NDArray
 from ...snapshots.model import Action, Annotation, Mark, Trace
 from ..interface import StepBytes
 from .facts import Facts
-from .phases import NAMES, OPTIMIZER, ZERO_GRAD, windows
 from .periods import find_period
+from .phases import NAMES, OPTIMIZER, ZERO_GRAD, windows
 
 PROFILER_STEP = "ProfilerStep#"
 
@@ -25,9 +27,7 @@ class Boundaries:
 
 def recorded_boundaries(marks: Sequence[Mark]) -> Boundaries:
     """From the marks of oomdoc's own recordings. Step numbers are taken as they come."""
-    events = [
-        mark.event - 1 for before, mark in zip(marks, marks[1:], strict=False) if mark.step > before.step and before.step > 0
-    ]
+    events = [mark.event - 1 for before, mark in pairwise(marks) if mark.step > before.step and before.step > 0]
     return Boundaries(tuple(events), "recorded")
 
 
@@ -73,12 +73,8 @@ def step_at(boundaries: Boundaries, event: int, first_step: int = 1) -> int | No
 
 def mark_at(marks: Sequence[Mark], event: int) -> Mark | None:
     """The mark in force at `event`."""
-    found = None
-    for mark in marks:
-        if mark.event > event:
-            break
-        found = mark
-    return found
+    at = bisect_right(marks, event, key=lambda mark: mark.event)
+    return marks[at - 1] if at else None
 
 
 def phase_name(facts: Facts, event: int) -> str | None:

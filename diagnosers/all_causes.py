@@ -1,0 +1,63 @@
+"""Every cause by its code, in the order in which they may blame bytes: the most specific first.
+
+To add one: a file of its own, a section in configs/thresholds.yaml, one line here, one test file.
+"""
+
+from typing import cast
+
+from . import (
+    activations_dominate,
+    attention_scores,
+    autocast_copies,
+    communication_buffers,
+    fragmentation,
+    gradients_dominate,
+    graph_without_backward,
+    growing_references,
+    idle_gradients,
+    input_data,
+    kv_cache,
+    leaked_graph,
+    logits_spike,
+    model_copies,
+    optimizer_state_dominates,
+    optimizer_step_temporaries,
+    outlier_batch,
+    outside_allocator,
+    parameters_dominate,
+    pending_frees,
+    previous_graph,
+    request_exceeds_card,
+    workspaces,
+)
+from .interface import Diagnoser
+
+DIAGNOSERS: dict[str, Diagnoser] = {
+    code: cast(Diagnoser, module)
+    for code, module in {
+        "OOM012": request_exceeds_card,
+        "OOM013": outside_allocator,
+        "OOM005": fragmentation,
+        "OOM006": leaked_graph,
+        "OOM014": growing_references,
+        "OOM020": pending_frees,
+        "OOM011": graph_without_backward,
+        "OOM015": previous_graph,
+        "OOM021": outlier_batch,
+        "OOM007": optimizer_step_temporaries,
+        "OOM022": idle_gradients,
+        "OOM008": logits_spike,
+        "OOM009": attention_scores,
+        "OOM010": autocast_copies,
+        "OOM018": communication_buffers,
+        "OOM017": kv_cache,
+        "OOM016": input_data,
+        "OOM019": workspaces,
+        "OOM023": model_copies,
+        # what is left, by category
+        "OOM004": activations_dominate,
+        "OOM003": optimizer_state_dominates,
+        "OOM002": gradients_dominate,
+        "OOM001": parameters_dominate,
+    }.items()
+}

@@ -1,0 +1,69 @@
+"""Attention keeps its score matrices.
+
+What it means
+    Scores of batch x heads x sequence x sequence values are kept for backward, several times per layer (scores,
+    mask, softmax, dropout). They grow with the square of the sequence: twice the length, four times the bytes.
+    Fused attention (flash, memory-efficient, cuDNN) never writes them.
+
+Evidence used
+    Live activations made by a softmax that is not the loss, and those of the same size (or a half, a quarter: casts
+    and boolean masks) from the same function or below an attention function or module, repeated by layer.
+
+Example
+    27,000 tokens with a mask that is not None: the math path of scaled_dot_product_attention asks for 45.6 GiB
+    (27,000 squared x 16 heads x 4 B = 43.5 GiB).
+
+Known limits
+    A softmax over something else (a gate of experts) of the same size is counted with it. Why the flash path was
+    not taken (a mask, fp32, a head size) is not in a snapshot.
+
+What the remedies change
+    flash-attention: scaled_dot_product_attention with is_causal instead of a mask, in half precision; then the
+    bytes grow with the sequence, not with its square.
+"""
+
+from collections.abc import Mapping
+
+from .attribution.signs import Sign
+from .attribution.stacks import library_location
+from .interface import Case, Category, Claim, DeviceProfile, LiveBlock
+from .judging import bytes_of, claim, share
+from .text import moment, percent, size
+
+CODE = "OOM009"
+NAME = "attention-scores"
+REMEDIES = ("flash-attention", "activation-checkpointing", "smaller-batch")
+
+
+def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
+    candidates = {i: b for i, b in case.live(Category.ACTIVATION).items() if not b.signs & Sign.LOSS}
+    profile = case.profile
+    softmaxed = [b for b in candidates.values() if b.signs & Sign.SOFTMAX]
+    sizes = {b.requested_bytes for b in softmaxed}
+    large = {s for s in sizes if sum(b.requested_bytes == s for b in softmaxed) >= thresholds["min_blocks"]}
+    if not large:
+        return None
+    functions = {key for b in softmaxed if b.requested_bytes in large for key in _functions(profile, b)}
+    family = {related for s in large for related in (s, 2 * s, s // 2, s // 4)}
+    blocks = {
+        i: b
+        for i, b in candidates.items()
+        if b.requested_bytes in family and (b.signs & (Sign.SOFTMAX | Sign.SCORES) or _below(profile, b, functions))
+    }
+    total = bytes_of(blocks.values())
+    part = share(profile, total)
+    if part < thresholds["min_share"]:
+        return None
+    evidence = [f"{len(blocks)} tensors, the largest {size(max(large))}; they grow with the square of the sequence"]
+    title = f"Attention scores hold {size(total)}, {percent(part)} of what was live {moment(profile)}"
+    return claim(case, blocks, title, thresholds, evidence)
+
+
+def _functions(profile: DeviceProfile, block: LiveBlock) -> set[tuple[str, str]]:
+    """The function of the user's or a model library's code that called softmax."""
+    location = library_location(profile.frames(block))
+    return {(location.file, location.function)} if location else set()
+
+
+def _below(profile: DeviceProfile, block: LiveBlock, functions: set[tuple[str, str]]) -> bool:
+    return bool(_functions(profile, block) & functions)

@@ -1,0 +1,83 @@
+"""Ask every cause, in an order in which no byte is blamed twice, and say first what an expert would say first."""
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import cast
+
+from ..configs.loader import thresholds as load_thresholds
+from .all_causes import DIAGNOSERS
+from .interface import (
+    Case,
+    Claim,
+    DeviceProfile,
+    Diagnoser,
+    Diagnosis,
+    Finding,
+    Inconclusive,
+    MemoryProfile,
+    Severity,
+)
+
+_SEVERITY = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+
+
+def diagnose(
+    profile: MemoryProfile,
+    thresholds: Mapping[str, Mapping[str, float]] | None = None,
+    diagnosers: Mapping[str, Diagnoser | ModuleType] | None = None,
+) -> Diagnosis:
+    """All causes of all devices. `diagnosers` by code, those that explain most specifically first."""
+    limits = load_thresholds() if thresholds is None else thresholds
+    causes = cast(Mapping[str, Diagnoser], DIAGNOSERS if diagnosers is None else diagnosers)
+    findings: list[tuple[tuple[int, int, int, int], Finding]] = []
+    inconclusive: dict[tuple[str, str], Inconclusive] = {}
+    for device in profile.devices:
+        for order, found in enumerate(_diagnose_device(device, limits, causes)):
+            if isinstance(found, Inconclusive):
+                inconclusive.setdefault((found.code, found.reason), found)
+            else:
+                findings.append(((*_rank(found, causes), order), found))
+    findings.sort(key=lambda each: each[0])
+    return Diagnosis(
+        profile=profile,
+        findings=tuple(finding for _, finding in findings),
+        inconclusive=tuple(inconclusive.values()),
+    )
+
+
+def _diagnose_device(
+    device: DeviceProfile, limits: Mapping[str, Mapping[str, float]], causes: Mapping[str, Diagnoser]
+) -> list[Finding | Inconclusive]:
+    blamed: frozenset[int] = frozenset()
+    found: list[Finding | Inconclusive] = []
+    for code, cause in causes.items():
+        answer = cause.diagnose(Case(profile=device, blamed=blamed), limits.get(code, {}))
+        if isinstance(answer, Claim):
+            blamed |= answer.blocks
+            found.append(_finding(answer, cause, device))
+        elif answer is not None:
+            found.append(answer)
+    return found
+
+
+def _finding(claim: Claim, cause: Diagnoser, device: DeviceProfile) -> Finding:
+    return Finding(
+        code=cause.CODE,
+        name=cause.NAME,
+        severity=claim.severity,
+        title=claim.title,
+        rank=device.rank,
+        device=device.device,
+        bytes=claim.bytes,
+        share_of_peak=round(claim.share, 4),
+        confidence=claim.confidence,
+        evidence=claim.evidence,
+        locations=claim.locations,
+        remedies=cause.REMEDIES if claim.remedies is None else claim.remedies,
+    )
+
+
+def _rank(finding: Finding, causes: Mapping[str, Diagnoser]) -> tuple[int, int, int]:
+    """Severity, then the causes that explain a failure on their own, then by bytes."""
+    decisive = getattr(causes[finding.code], "DECISIVE", False)
+    return (_SEVERITY[finding.severity], 0 if decisive else 1, -finding.bytes)

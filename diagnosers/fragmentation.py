@@ -1,0 +1,104 @@
+"""Enough memory was free, but in pieces too small for the request.
+
+What it means
+    The allocator holds free memory inside segments that live blocks pin: it can neither serve the request nor go
+    back to the driver. Typical of sizes that change from step to step.
+
+Evidence used
+    Arithmetic at the failure: the largest free block is smaller than the request, while all free blocks of the
+    process (with what the driver still had) are not. Segments are rewound to the moment of the failure. The blocks
+    that pin the emptiest segments are named. Without a failure the same at the peak, for the largest request of the
+    recording, as a note.
+
+Example
+    An 11 GiB segment is free after step 1; in step 2 small tensors settle in it, 0.5 GiB of it live, and the next
+    11 GiB request fails with half of the card free (pytorch issue 35901).
+
+Known limits
+    Memory that another stream or a private pool (CUDA graphs) holds counts as free but unusable. Where the block
+    sizes of a bare snapshot rest on rounded requests, unsplit remainders (under 1 MiB each) count as free.
+
+What the remedies change
+    allocator-settings: expandable_segments:True lets segments grow instead of leaving holes; max_split_size_mb
+    keeps large blocks whole (never both). Neither changes the numbers that the job computes.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from .interface import Case, Claim, Confidence, DeviceProfile, Location, Severity
+from .judging import Held, held_by_line, locations
+from .layout import spans_at
+from .text import percent, size
+
+CODE = "OOM005"
+NAME = "fragmentation"
+REMEDIES = ("allocator-settings", "smaller-batch")
+DECISIVE = True
+
+
+def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
+    profile, cached = case.profile, case.profile.cached
+    if (
+        cached is None
+        or cached.for_request_bytes is None
+        or cached.largest_free_block_bytes >= cached.for_request_bytes
+    ):
+        return None
+    reserved = profile.live_bytes + cached.bytes if profile.oom is None else profile.oom.reserved_bytes
+    part = cached.fragmented_bytes / reserved if reserved else 0.0
+    if profile.oom is not None:
+        free = cached.bytes + (profile.oom.device_free_bytes or 0)
+        if free >= profile.oom.requested_bytes and part >= thresholds["min_share_when_decisive"]:
+            return _claim(case, Severity.ERROR, part, free)
+        return _claim(case, Severity.WARNING, part, free) if part >= thresholds["min_share"] else None
+    enough = part >= thresholds["min_share_when_it_fits"] and cached.fragmented_bytes >= thresholds["min_bytes"]
+    return _claim(case, Severity.NOTE, part, cached.bytes) if enough else None
+
+
+def _claim(case: Case, severity: Severity, part: float, free: int) -> Claim:
+    profile, cached = case.profile, case.profile.cached
+    assert cached is not None
+    assert cached.for_request_bytes is not None
+    request, largest = size(cached.for_request_bytes), size(cached.largest_free_block_bytes)
+    if profile.oom is not None and severity is Severity.ERROR:
+        title = f"{size(free)} were free when {request} were asked for, but the largest free block had {largest}"
+    else:
+        title = f"{size(cached.fragmented_bytes)} are reserved but free in pieces of at most {largest}"
+    pins = _pins(profile)
+    evidence = [f"{percent(part)} of the reserved memory is free and useless for {request}"]
+    evidence += [f"pinned by {row}" for row in pins[:2]]
+    expandable = bool(profile.device_snapshot.segments.expandable.any())
+    if expandable:
+        evidence.append("expandable segments are on already")
+    return Claim(
+        severity=severity,
+        title=title,
+        bytes=cached.fragmented_bytes,
+        share=part,
+        confidence=Confidence.EXACT if profile.peak.allocated_bytes is not None else Confidence.INFERRED,
+        evidence=tuple(evidence),
+        locations=_requester(profile) + locations(pins)[:2],
+        remedies=REMEDIES[1:] if expandable else REMEDIES,
+    )
+
+
+def _requester(profile: DeviceProfile) -> tuple[Location, ...]:
+    return (profile.oom.location,) if profile.oom and profile.oom.location else ()
+
+
+def _pins(profile: DeviceProfile) -> list[Held]:
+    """The lines whose blocks live in segments that are more than half empty, by the emptiness that they pin."""
+    event = profile.oom.event if profile.oom else profile.peak.event
+    spans = spans_at(profile.device_snapshot, event)
+    if not spans or not profile.live:
+        return []
+    starts = np.array([span.start for span in spans], np.uint64)
+    address = np.array([block.address for block in profile.live], np.uint64)
+    at = np.searchsorted(starts, address, side="right") - 1
+    used = np.bincount(np.maximum(at, 0), weights=[block.block_bytes for block in profile.live], minlength=len(spans))
+    total = np.array([span.end - span.start for span in spans], np.float64)
+    empty = used < 0.5 * total
+    pinning = [block for block, segment in zip(profile.live, at, strict=True) if segment >= 0 and empty[segment]]
+    return [row for row in held_by_line(profile, pinning) if row.location is not None]

@@ -1,0 +1,50 @@
+"""Gradients take most of the memory.
+
+What it means
+    One gradient per trainable parameter, in the parameter's dtype, is alive from backward until it is set to None.
+    More than that many bytes means that gradients are kept twice: unsharded under FSDP's no_sync, stashed in a list
+    per micro-batch, or held in DDP's buckets beside `.grad`.
+
+Evidence used
+    Recorded categories; in a bare snapshot the AccumulateGrad frame, or being born in backward and outliving it.
+    The ratio of gradient bytes to parameter bytes is printed.
+
+Example
+    A 26B model under FSDP with accumulation kept 52 GB of full gradients per rank instead of 3.25 GB sharded ones
+    (torchtnt pull 1057).
+
+Known limits
+    A trace that ends inside a backward shows only the gradients made so far. Frozen parameters have none, so a
+    ratio below one is normal for LoRA.
+
+What the remedies change
+    fsdp shards gradients too; gradients synchronised in every micro-batch stay sharded; bf16 weights have bf16
+    gradients.
+"""
+
+from collections.abc import Mapping
+
+from .interface import Case, Category, Claim
+from .judging import bytes_of, claim, is_largest, share
+from .text import moment, percent, size
+
+CODE = "OOM002"
+NAME = "gradients-dominate"
+REMEDIES = ("fsdp", "mixed-precision", "cpu-offload")
+
+
+def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
+    blocks = case.live(Category.GRADIENT)
+    total = bytes_of(blocks.values())
+    part = share(case.profile, total)
+    parameters = case.profile.bytes_of(Category.PARAMETER)
+    doubled = parameters > 0 and total >= thresholds["doubled_ratio"] * parameters
+    if part < thresholds["min_share"] or not (doubled or is_largest(case, total)):
+        return None
+    evidence = []
+    if parameters:
+        evidence.append(f"{total / parameters:.2f} bytes of gradients per byte of parameters")
+    if doubled:
+        evidence.append("more than one gradient per parameter: kept in a list, unsharded, or in buckets beside .grad")
+    title = f"Gradients hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
+    return claim(case, blocks, title, thresholds, evidence)

@@ -1,0 +1,127 @@
+"""What most causes need: shares, severities, the lines that hold most, and a claim made of blocks."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from .call_sites import Lines
+from .interface import Case, Claim, Confidence, DeviceProfile, LiveBlock, Location, Severity
+from .text import line, size
+
+MAX_LINES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes held by blocks that one line made."""
+
+    bytes: int
+    count: int
+    location: Location | None
+    module: str | None
+
+    def __str__(self) -> str:
+        where = line(self.location) if self.location else "no stack recorded"
+        module = f", in {self.module}" if self.module else ""
+        blocks = "1 block" if self.count == 1 else f"{self.count} blocks"
+        return f"{size(self.bytes)} in {blocks} from {where}{module}"
+
+
+def bytes_of(blocks: Iterable[LiveBlock]) -> int:
+    return sum(block.requested_bytes for block in blocks)
+
+
+def share(profile: DeviceProfile, count: int) -> float:
+    """Of the live bytes at the moment looked at."""
+    return count / profile.live_bytes if profile.live_bytes else 0.0
+
+
+def any_layer(module: str | None) -> str | None:
+    """`layers.3.attn` -> `layers.*.attn`: layers are reported together."""
+    if module is None:
+        return None
+    return ".".join("*" if part.isdigit() else part for part in module.split("."))
+
+
+def held_by_line(profile: DeviceProfile, blocks: Iterable[LiveBlock]) -> list[Held]:
+    """By user line and module (layers joined), largest first."""
+    lines = Lines(profile.snapshot)
+    sums: dict[tuple[Location | None, str | None], list[int]] = {}
+    for block in blocks:
+        entry = sums.setdefault((lines.of(block.stack), any_layer(block.module)), [0, 0])
+        entry[0] += block.requested_bytes
+        entry[1] += 1
+    rows = [Held(total, count, location, module) for (location, module), (total, count) in sums.items()]
+    return sorted(rows, key=lambda row: -row.bytes)
+
+
+def locations(held: Iterable[Held]) -> tuple[Location, ...]:
+    """The first lines, each once."""
+    return tuple(dict.fromkeys(row.location for row in held if row.location is not None))[:MAX_LINES]
+
+
+def confidence_of(blocks: Iterable[LiveBlock]) -> Confidence:
+    """Exact only where every block was recorded."""
+    return Confidence.EXACT if all(b.confidence is Confidence.EXACT for b in blocks) else Confidence.INFERRED
+
+
+def severity(profile: DeviceProfile, part: float, limits: Mapping[str, float]) -> Severity:
+    """Out of memory: error from `error_share` on, else warning. A run that fits: a note."""
+    if profile.oom is None:
+        return Severity.NOTE
+    return Severity.ERROR if part >= limits["error_share"] else Severity.WARNING
+
+
+def is_largest(case: Case, mine: int) -> bool:
+    """No other category has more bytes left to explain."""
+    sums: dict[str, int] = {}
+    for block in case.live().values():
+        sums[block.category.value] = sums.get(block.category.value, 0) + block.requested_bytes
+    return mine >= max(sums.values(), default=0)
+
+
+def claim(
+    case: Case,
+    blocks: Mapping[int, LiveBlock],
+    title: str,
+    limits: Mapping[str, float],
+    evidence: Iterable[str],
+    remedies: tuple[str, ...] | None = None,
+    at_least: Severity = Severity.NOTE,
+) -> Claim:
+    """A claim that blames these live blocks; the lines that hold most of them become its locations and evidence."""
+    total = bytes_of(blocks.values())
+    part = share(case.profile, total)
+    held = held_by_line(case.profile, blocks.values())
+    found = severity(case.profile, part, limits)
+    if at_least is Severity.WARNING and found is Severity.NOTE:
+        found = Severity.WARNING
+    if at_least is Severity.ERROR:
+        found = Severity.ERROR
+    return Claim(
+        severity=found,
+        title=title,
+        bytes=total,
+        share=part,
+        confidence=confidence_of(blocks.values()),
+        evidence=(*evidence, *(str(row) for row in held[:MAX_LINES] if row.location is not None), *_guessed(blocks)),
+        blocks=frozenset(blocks),
+        locations=locations(held),
+        remedies=remedies,
+    )
+
+
+def _guessed(blocks: Mapping[int, LiveBlock]) -> tuple[str, ...]:
+    """How much of it rests on sizes alone: people accept an inference when they are told."""
+    total = bytes_of(blocks.values())
+    frameless = bytes_of(b for b in blocks.values() if b.stack < 0 and b.confidence is Confidence.INFERRED)
+    if not total or frameless < 0.05 * total:
+        return ()
+    return (f"{100 * frameless / total:.0f} % of it was judged without a stack: {_reasons(blocks)}",)
+
+
+def _reasons(blocks: Mapping[int, LiveBlock]) -> str:
+    sums: dict[str, int] = {}
+    for block in blocks.values():
+        if block.stack < 0:
+            sums[block.reason] = sums.get(block.reason, 0) + block.requested_bytes
+    return "; ".join(sorted(sums, key=lambda reason: -sums[reason])[:2])

@@ -1,0 +1,89 @@
+"""Every step leaves its autograd graph behind.
+
+What it means
+    Something keeps a tensor with a `grad_fn` from each step: a list of losses, a running sum, a hidden state, an
+    attribute, a metric. It holds the whole graph and all activations saved for a backward that does not come.
+    Memory grows by the same amount per step until the card is full; a smaller batch only postpones that.
+
+Evidence used
+    Blocks alive now that were born in each complete step after the first, on the same stacks, from several lines of
+    a forward. At least three complete steps are needed; the first is left out as warm-up (lazy state, workspaces,
+    caches). The line named first is where the user's script makes the graph; what keeps it is on or below that
+    line.
+
+Example
+    `total = total + validation_loss` outside no_grad keeps 0.5 MiB per step of a small MLP, for ever. A loss that
+    was back-propagated first keeps only its scalar, 512 B.
+
+Known limits
+    Who holds the reference is not in a snapshot: an in-place `total += loss` allocates nothing. Steps need a
+    boundary: an optimizer step, marks, or allocations that repeat evenly.
+
+What the remedies change
+    detach-retained-graph: `.item()` or `.detach()` at that line frees all of it. no-grad-evaluation for a loss that
+    is never back-propagated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .call_sites import Lines
+from .interface import Case, Category, Claim, DeviceProfile, Inconclusive, LiveBlock, Location, Severity
+from .judging import bytes_of, claim, share
+from .survivors import complete_steps, growth
+from .text import percent, size
+
+CODE = "OOM006"
+NAME = "leaked-graph"
+REMEDIES = ("detach-retained-graph", "no-grad-evaluation")
+DECISIVE = True
+
+
+def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | Inconclusive | None:
+    profile = case.profile
+    complete = complete_steps(profile)
+    if complete < 3:
+        if profile.oom is None or not len(profile.device_snapshot.trace):
+            return None
+        reason = f"{complete} complete steps before memory ran out; three are needed to tell growth from warm-up"
+        return Inconclusive(code=CODE, reason=reason)
+    found = growth(profile, case.live())
+    if found is None or found.stacks_per_step < thresholds["min_stacks"]:
+        return None
+    if not any(block.category is Category.ACTIVATION for block in found.blocks.values()):
+        return None
+    total = bytes_of(found.blocks.values())
+    if total < thresholds["min_bytes"] or share(profile, total) < thresholds["min_share"]:
+        return None
+    title = (
+        f"Each step leaves {size(found.bytes_per_step)} of its graph behind: {size(total)} from {len(found.steps)}"
+        f" steps, {percent(share(profile, total))} of what is live"
+    )
+    evidence = [
+        f"blocks of steps {found.steps[0]} to {found.steps[-1]} are all alive, on {found.stacks_per_step} stacks",
+        *_room(profile, found.bytes_per_step),
+    ]
+    answer = claim(case, found.blocks, title, thresholds, evidence, at_least=Severity.ERROR)
+    return _with_script_line(answer, profile, found.blocks)
+
+
+def _room(profile: DeviceProfile, per_step: int) -> list[str]:
+    if profile.oom is not None or profile.capacity_bytes is None or not per_step:
+        return []
+    room = profile.capacity_bytes - (profile.outside_bytes or 0) - (profile.peak.reserved_bytes or 0)
+    return [f"about {max(0, room) // per_step} more steps fit"]
+
+
+def _with_script_line(answer: Claim, profile: DeviceProfile, blocks: Mapping[int, LiveBlock]) -> Claim:
+    """Put the line of the user's script first: the outermost one that most of the kept bytes come from."""
+    lines = Lines(profile.snapshot)
+    sums: dict[Location, int] = {}
+    for block in blocks.values():
+        location = lines.script(block.stack)
+        if location is not None:
+            sums[location] = sums.get(location, 0) + block.requested_bytes
+    if not sums:
+        return answer
+    script = max(sums, key=lambda location: sums[location])
+    others = tuple(each for each in answer.locations if each != script)
+    return replace(answer, locations=(script, *others))

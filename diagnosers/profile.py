@@ -1,0 +1,250 @@
+"""From snapshots to the one record that causes, planner and reports read.
+
+The moment looked at is the last out-of-memory event where there is one, else the peak of requested bytes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..snapshots.columns import empty_trace
+from ..snapshots.model import Action, DeviceRecording, DeviceSnapshot, Recording, Snapshot
+from ..snapshots.timeline import Extent, extent, live_bytes, reserved_bytes
+from .attribution.attribute import Attributed, attribute
+from .attribution.facts import Facts, gather
+from .attribution.steps import (
+    Boundaries,
+    find_boundaries,
+    mark_at,
+    phase_name,
+    recorded_boundaries,
+    step_at,
+    step_bytes,
+)
+from .block_sizes import BlockSizes, block_sizes
+from .call_sites import Lines, group
+from .interface import (
+    Cached,
+    Category,
+    CategoryBytes,
+    Confidence,
+    DeviceProfile,
+    LiveBlock,
+    MemoryProfile,
+    Oom,
+    Peak,
+)
+from .layout import SMALL_REQUEST_BYTES, holes, round_up, spans_at
+
+
+def build(snapshots: Sequence[Snapshot]) -> MemoryProfile:
+    """One profile per device that holds memory or has events. Without a recording, the order gives the rank."""
+    devices: list[DeviceProfile] = []
+    for index, snapshot in enumerate(snapshots):
+        rank = snapshot.recording.rank if snapshot.recording else index
+        used = (device for device in snapshot.devices if len(device.trace) or len(device.segments))
+        devices += [profile_device(snapshot, device, rank) for device in used]
+    return MemoryProfile(devices=tuple(sorted(devices, key=lambda each: (each.rank, each.device))))
+
+
+def profile_device(snapshot: Snapshot, device: DeviceSnapshot, rank: int = 0) -> DeviceProfile:
+    """The profile of one device of one snapshot."""
+    whole = extent(device)
+    if not whole.consistent:
+        device, whole = _state_only(device)
+    facts = gather(snapshot, device)
+    recording = snapshot.recording
+    recorded = recording.devices.get(device.device) if recording else None
+    boundaries = _boundaries(facts, device, snapshot, recorded)
+    sizes = block_sizes(device, snapshot.settings, facts)
+    live, reserved = live_bytes(device), reserved_bytes(device)
+    ooms = np.flatnonzero(device.trace.action == Action.OOM)
+    moment = int(ooms[-1]) if len(ooms) else whole.peak_event
+    lines = Lines(snapshot)
+    found = attribute(snapshot, device, moment, facts)
+    blocks = _live_blocks(facts, found, sizes, recorded)
+    oom = _oom(device, moment, blocks, reserved, lines, recorded, facts, boundaries) if len(ooms) else None
+    return DeviceProfile(
+        rank=rank,
+        device=device.device,
+        capacity_bytes=recording.capacity_bytes if recording else None,
+        outside_bytes=_outside(recording, oom),
+        start_bytes=whole.start,
+        final_bytes=whole.final,
+        peak=_peak(whole, sizes, recorded, facts, boundaries),
+        oom=oom,
+        cached=_cached(device, moment, blocks, oom),
+        categories=_categories(blocks),
+        live=blocks,
+        call_sites=group(blocks, lines),
+        steps=step_bytes(boundaries, live, _first_step(recorded)),
+        snapshot=snapshot,
+        device_snapshot=device,
+        recording=recorded,
+        problems=(*snapshot.problems, *sizes.problems),
+    )
+
+
+def _state_only(device: DeviceSnapshot) -> tuple[DeviceSnapshot, Extent]:
+    """A trace that contradicts the segments tells nothing: keep the state at the dump (the reader has said so)."""
+    bare = DeviceSnapshot(
+        device=device.device,
+        trace=empty_trace(),
+        segments=device.segments,
+        blocks=device.blocks,
+        pools=device.pools,
+    )
+    return bare, extent(bare)
+
+
+def _boundaries(
+    facts: Facts, device: DeviceSnapshot, snapshot: Snapshot, recorded: DeviceRecording | None
+) -> Boundaries:
+    if recorded is not None and recorded.marks:
+        return recorded_boundaries(recorded.marks)
+    if not facts.events:
+        return Boundaries((), "none found")
+    return find_boundaries(facts, device.trace, snapshot.annotations, device.device)
+
+
+def _first_step(recorded: DeviceRecording | None) -> int:
+    if recorded is None:
+        return 1
+    return next((mark.step for mark in recorded.marks if mark.step > 0), 1)
+
+
+def _live_blocks(
+    facts: Facts, found: Sequence[Attributed], sizes: BlockSizes, recorded: DeviceRecording | None
+) -> tuple[LiveBlock, ...]:
+    lives = facts.lives
+    blocks = [
+        LiveBlock(
+            address=int(lives.address[each.row]),
+            requested_bytes=int(facts.requested[each.row]),
+            block_bytes=int(sizes.bytes[each.row]),
+            birth=int(lives.birth[each.row]),
+            death=int(lives.death[each.row]),
+            category=each.category,
+            confidence=each.confidence,
+            reason=each.reason,
+            share=each.share,
+            stack=int(lives.alloc_stack[each.row]),
+            module=each.module,
+            birth_phase=_birth_phase(facts, each.row, recorded),
+            signs=int(facts.signs[each.row]),
+        )
+        for each in found
+    ]
+    return tuple(sorted(blocks, key=lambda block: (-block.requested_bytes, block.address)))
+
+
+def _birth_phase(facts: Facts, row: int, recorded: DeviceRecording | None) -> str | None:
+    birth = int(facts.lives.birth[row])
+    if birth < 0:
+        return None
+    if recorded is not None and recorded.marks:
+        mark = mark_at(recorded.marks, birth)
+        return mark.phase if mark else None
+    return phase_name(facts, birth)
+
+
+def _categories(blocks: Sequence[LiveBlock]) -> dict[Category, CategoryBytes]:
+    sums: dict[Category, int] = {}
+    worst: dict[Category, Confidence] = {}
+    for block in blocks:
+        sums[block.category] = sums.get(block.category, 0) + block.requested_bytes
+        if block.confidence is not Confidence.EXACT or block.category not in worst:
+            worst[block.category] = block.confidence
+    ordered = sorted(sums, key=lambda category: -sums[category])
+    return {category: CategoryBytes(bytes=sums[category], confidence=worst[category]) for category in ordered}
+
+
+def _peak(
+    whole: Extent, sizes: BlockSizes, recorded: DeviceRecording | None, facts: Facts, boundaries: Boundaries
+) -> Peak:
+    step, phase = _when(whole.peak_event, recorded, facts, boundaries)
+    return Peak(
+        requested_bytes=whole.peak,
+        allocated_bytes=sizes.peak_allocated,
+        reserved_bytes=whole.reserved_peak,
+        event=whole.peak_event,
+        step=step,
+        phase=phase,
+    )
+
+
+def _when(
+    event: int, recorded: DeviceRecording | None, facts: Facts, boundaries: Boundaries
+) -> tuple[int | None, str | None]:
+    """Step and phase at an event; None where they are not known."""
+    if recorded is not None and recorded.marks:
+        mark = mark_at(recorded.marks, event)
+        return (mark.step, mark.phase) if mark else (None, None)
+    return step_at(boundaries, event), phase_name(facts, event)
+
+
+def _oom(
+    device: DeviceSnapshot,
+    event: int,
+    blocks: Sequence[LiveBlock],
+    reserved: NDArray[np.int64],
+    lines: Lines,
+    recorded: DeviceRecording | None,
+    facts: Facts,
+    boundaries: Boundaries,
+) -> Oom:
+    trace = device.trace
+    step, phase = _when(event, recorded, facts, boundaries)
+    return Oom(
+        event=event,
+        requested_bytes=int(trace.size[event]),
+        device_free_bytes=trace.oom_device_free.get(event),
+        allocated_bytes=sum(block.block_bytes for block in blocks),
+        reserved_bytes=int(reserved[event + 1]),
+        location=lines.of(int(trace.stack[event])),
+        step=step,
+        phase=phase,
+    )
+
+
+def _outside(recording: Recording | None, oom: Oom | None) -> int | None:
+    """Bytes of the card that are not the allocator's: recorded, or by subtraction at the failure."""
+    if recording is None:
+        return None
+    if recording.outside_bytes is not None:
+        return recording.outside_bytes
+    if recording.capacity_bytes is None or oom is None or oom.device_free_bytes is None:
+        return None
+    return max(0, recording.capacity_bytes - oom.reserved_bytes - oom.device_free_bytes)
+
+
+def _cached(device: DeviceSnapshot, event: int, blocks: Sequence[LiveBlock], oom: Oom | None) -> Cached | None:
+    """Reserved, not allocated, and whether the request that failed (else the largest one) would find room in it."""
+    spans = spans_at(device, event)
+    if not spans:
+        return None
+    address = np.array([block.address for block in blocks], np.uint64)
+    size = np.array([block.block_bytes for block in blocks], np.int64)
+    free = holes(spans, address, size)
+    trace = device.trace
+    allocs = np.flatnonzero(trace.action == Action.ALLOC)
+    request: int | None = None
+    stream: int | None = None
+    if oom is not None:
+        request, stream = oom.requested_bytes, int(trace.stream[oom.event])
+    elif len(allocs):
+        largest = int(allocs[int(trace.size[allocs].argmax())])
+        request, stream = round_up(int(trace.size[largest])), int(trace.stream[largest])
+    total = sum(hole.bytes for hole in free)
+    too_small = 0
+    if request is not None:
+        large = request > SMALL_REQUEST_BYTES
+        usable = [h for h in free if h.stream == stream and h.large == large and h.bytes >= request]
+        too_small = total - sum(hole.bytes for hole in usable)
+    return Cached(
+        bytes=total,
+        fragmented_bytes=too_small,
+        largest_free_block_bytes=max((hole.bytes for hole in free), default=0),
+        for_request_bytes=request,
+    )

@@ -1,0 +1,29 @@
+"""Words and numbers of titles and evidence."""
+
+from .interface import DeviceProfile, Location
+
+
+def size(count: int) -> str:
+    """Bytes for people: 1.50 GiB, 12.0 MiB, 512 B."""
+    for unit, scale, digits in (("GiB", 1 << 30, 2), ("MiB", 1 << 20, 1), ("KiB", 1 << 10, 1)):
+        if abs(count) >= scale:
+            return f"{count / scale:.{digits}f} {unit}"
+    return f"{count} B"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.095 or share == 0 else f"{100 * share:.1f} %"
+
+
+def line(location: Location) -> str:
+    return f"{location.file}:{location.line} ({location.function})"
+
+
+def moment(profile: DeviceProfile) -> str:
+    """When the bytes are counted: "when memory ran out in backward of step 2", "at the peak in forward"."""
+    at = profile.oom or profile.peak
+    when = "when memory ran out" if profile.oom else "at the peak"
+    where = {"optimizer": " in optimizer.step", None: "", "other": "", "setup": " during set-up"}.get(
+        at.phase, f" in {at.phase}"
+    )
+    return f"{when}{where}" + (f" of step {at.step}" if at.step is not None else "")
