@@ -24,9 +24,9 @@ from ..diagnosers.interface import CATEGORIES, Category
 from .virtual.private import sequence_number
 
 SETUP, FORWARD, BACKWARD, OPTIMIZER, OTHER = "setup", "forward", "backward", "optimizer", "other"
-PARAMETER, BUFFER, GRADIENT, STATE = (
+PARAMETER, BUFFER, GRADIENT, STATE, INPUT = (
     CATEGORIES.index(each.value)
-    for each in (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE)
+    for each in (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.INPUT)
 )
 
 
@@ -122,10 +122,13 @@ class Hooks:
 
     # ---- modules
 
-    def _enter(self, module: torch.nn.Module, _: Any) -> None:
+    def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
         if not self.running and self.phase != BACKWARD:
             self._begin_if_stepped()
             self._root(module)
+            for value in inputs if isinstance(inputs, tuple) else ():
+                if isinstance(value, torch.Tensor) and not value.requires_grad:
+                    self._mark(value, INPUT)
             self.autocast = (
                 str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
                 if torch.is_autocast_enabled("cuda")
@@ -255,14 +258,26 @@ class Hooks:
 
     def mark_everything(self, modules: Iterable[torch.nn.Module] = ()) -> None:
         """At the end: the roles of all that the known modules and optimizers still hold."""
-        known = [module for root in self.roots if (module := root()) is not None]
-        for module in (*known, *modules):
+        modules = list(modules)
+        if not self.roots:  # the script did not come to its first forward
+            parts = {id(part) for module in modules for part in module.modules() if part is not module}
+            self.roots = [
+                weakref.ref(each)
+                for each in modules
+                if id(each) not in parts and next(each.parameters(), None) is not None
+            ]
+        for module in (*self.live_roots(), *modules):
             self.mark_module(module)
             self.mark_gradients(module.parameters())
-        for reference in self.optimizers:
-            optimizer = reference()
-            if optimizer is not None:
-                self.mark_state(optimizer)
+        for optimizer in self.live_optimizers():
+            self.mark_state(optimizer)
+
+    def live_roots(self) -> list[torch.nn.Module]:
+        """The models: modules that were called from outside any module."""
+        return [module for root in self.roots if (module := root()) is not None]
+
+    def live_optimizers(self) -> list[torch.optim.Optimizer]:
+        return [optimizer for reference in self.optimizers if (optimizer := reference()) is not None]
 
     def _mark(self, tensor: Any, category: int) -> None:
         if isinstance(tensor, torch.Tensor):

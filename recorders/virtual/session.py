@@ -14,8 +14,8 @@ from ...allocator.config import AllocatorConfig
 from ...errors import OomdocError
 from ...snapshots import writer
 from ...snapshots.model import Snapshot
-from ..facts import job_facts
 from ..hooks import Hooks
+from ..job import describe
 from . import (
     cuda_module,
     face,
@@ -34,7 +34,9 @@ from .device import GpuTarget, VirtualDevice
 from .engine import Engine, calibrate
 from .fastmeta import fast_meta_kernels
 from .roles import Roles
+from .scratch import target_of
 from .tracker import Tracker
+from .workspaces import Workspaces
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,10 +68,20 @@ class Session:
             argv=argv,
             rank=self.rank,
             world_size=self.world_size,
-            facts=job_facts(self.hooks, self.inputs),
+            facts=self._facts(),
             fidelity=recording.fidelity(self.device, self.notes, self.tracker.estimated),
             settings=settings,
         )
+
+    def _facts(self) -> dict[str, object]:
+        hooks = self.hooks
+        return {
+            **describe(hooks.live_roots(), hooks.live_optimizers()),
+            "inputs": [{"shape": list(shape), "dtype": dtype, "count": n} for (shape, dtype), n in self.inputs.items()],
+            "autocast": hooks.autocast,
+            "steps": hooks.completed,
+            "backwards_per_step": hooks.backwards_per_step,
+        }
 
     def note(self, what: str) -> None:
         """Count an assumption that the report has to name."""
@@ -113,6 +125,12 @@ def _engine(session: Session) -> Iterator[None]:
 
 
 @contextmanager
+def _workspaces(session: Session) -> Iterator[None]:
+    session.tracker.scratch_for = Workspaces(target_of(session.target))
+    yield
+
+
+@contextmanager
 def _hooks(session: Session) -> Iterator[None]:
     with session.hooks.install():
         yield
@@ -140,6 +158,7 @@ INSTALLERS: tuple[Installer, ...] = (
     generators.install,
     factories.install,
     threads.install,
+    _workspaces,
     _hooks,
     _tracking,  # last: from here on every operation is seen
 )
