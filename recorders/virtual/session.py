@@ -34,9 +34,7 @@ from .device import GpuTarget, VirtualDevice
 from .engine import Engine, calibrate
 from .fastmeta import fast_meta_kernels
 from .roles import Roles
-from .scratch import target_of
 from .tracker import Tracker
-from .workspaces import Workspaces
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,12 +123,6 @@ def _engine(session: Session) -> Iterator[None]:
 
 
 @contextmanager
-def _workspaces(session: Session) -> Iterator[None]:
-    session.tracker.scratch_for = Workspaces(target_of(session.target))
-    yield
-
-
-@contextmanager
 def _hooks(session: Session) -> Iterator[None]:
     with session.hooks.install():
         yield
@@ -158,7 +150,6 @@ INSTALLERS: tuple[Installer, ...] = (
     generators.install,
     factories.install,
     threads.install,
-    _workspaces,
     _hooks,
     _tracking,  # last: from here on every operation is seen
 )
