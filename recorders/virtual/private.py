@@ -39,6 +39,17 @@ has_kernel_for: Callable[[str, Any], bool] = torch._C._dispatch_has_kernel_for_d
 COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
 
 
+RawKernel = Callable[..., Any]
+
+
+def register_kernels(key: str, kernels: dict[str, RawKernel]) -> Callable[[], None]:
+    """Put Python kernels for `aten` operations (by overload name) on one dispatch key; returns what takes them off."""
+    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    for name, kernel in kernels.items():
+        library.impl(name, kernel, key, allow_override=True)  # type: ignore[no-untyped-call]
+    return library._destroy
+
+
 def problems() -> tuple[str, ...]:
     """What this torch does differently from what the virtual GPU needs; empty = all is well. Takes milliseconds."""
     return tuple(

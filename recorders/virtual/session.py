@@ -17,6 +17,7 @@ from ...snapshots.model import Snapshot
 from ..hooks import Hooks
 from ..job import describe
 from . import (
+    autocast,
     cuda_module,
     face,
     factories,
@@ -142,6 +143,7 @@ INSTALLERS: tuple[Installer, ...] = (
     _fast_meta,
     _engine,
     workspaces.install,
+    autocast.install,
     streams.install,
     cuda_module.install,
     face.install,

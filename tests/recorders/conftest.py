@@ -25,3 +25,9 @@ def gpu() -> Iterator[Session]:
     """A virtual A100-like card for the test's duration."""
     with virtual_session(A100_LIKE) as session:
         yield session
+
+
+@pytest.fixture
+def card() -> GpuTarget:
+    """What `gpu` pretends to be."""
+    return A100_LIKE
