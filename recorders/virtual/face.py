@@ -14,7 +14,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from .patching import Patches, patches
 from .private import raw_device, raw_is_meta, raw_storage
-from .storages import CPU, META, RECORDS, Kind, asking_for_meta, device_of, inside, kind_of, tag_storage
+from .storages import CPU, META, RECORDS, Kind, asking_for_meta, device_of, inside, kind_of, looking_inside, tag_storage
 from .streams import selected
 
 if TYPE_CHECKING:
@@ -266,10 +266,23 @@ def _wrapper_subclass(raw: Callable[..., torch.Tensor]) -> Callable[..., torch.T
 @contextmanager
 def install(session: "Session") -> Iterator[None]:
     """The overrides on torch.Tensor for the time of the block."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
     with patches() as held:
         _install_on_tensor(held)
+        held.set(FakeTensor, "__new__", staticmethod(_fake_tensor_new(FakeTensor.__new__)))
         held.swap_everywhere([(torch._has_compatible_shallow_copy_type, _compatible)])
         yield
+
+
+def _fake_tensor_new(raw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`FakeTensor.__new__` insists that the tensor inside is on `meta`."""
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with looking_inside():
+            return raw(cls, *args, **kwargs)
+
+    return new
 
 
 def _install_on_tensor(held: Patches) -> None:

@@ -18,23 +18,16 @@ from ..hooks import Hooks
 from ..job import describe
 from . import (
     autocast,
-    cuda_module,
-    face,
-    factories,
-    generators,
-    hostside,
     private,
     recording,
-    storage_face,
     storages,
-    streams,
-    threads,
     workspaces,
 )
 from .device import GpuTarget, VirtualDevice
 from .engine import Engine, calibrate
 from .fastmeta import fast_meta_kernels
 from .roles import Roles
+from .shims import SHIMS
 from .tracker import Tracker
 
 
@@ -144,14 +137,7 @@ INSTALLERS: tuple[Installer, ...] = (
     _engine,
     workspaces.install,
     autocast.install,
-    streams.install,
-    cuda_module.install,
-    face.install,
-    hostside.install,
-    storage_face.install,
-    generators.install,
-    factories.install,
-    threads.install,
+    *SHIMS,
     _hooks,
     _tracking,  # last: from here on every operation is seen
 )

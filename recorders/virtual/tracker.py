@@ -26,7 +26,7 @@ from .private import (
     raw_storage,
 )
 from .scratch import Scratch
-from .storages import META, RECORDS, Kind, inside, state, tag_storage
+from .storages import META, RECORDS, Kind, inside, looking_inside, state, tag_storage
 
 ACTIVATION, COMMUNICATION = (CATEGORIES.index(each.value) for each in (Category.ACTIVATION, Category.COMMUNICATION))
 Handler = Callable[["Tracker", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -80,9 +80,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
             if foreign == 2:
                 return NotImplemented  # the subclass unwraps itself; its inner operations come back here
             if foreign == 1:
-                return func(*args, **(kwargs or {}))
+                return _propagate(func, args, kwargs or {})
         if get_dispatch_mode(FAKE_MODE_KEY) is not None:
-            return func(*args, **(kwargs or {}))  # shape propagation of DTensor and others: nothing is allocated
+            return _propagate(func, args, kwargs or {})
         inside.depth += 1
         try:
             return self._run(func, args, kwargs or {})
@@ -256,6 +256,12 @@ def placement(device: VirtualDevice, args: Sequence[Any], kwargs: dict[str, Any]
     if found is None and asked is not None and asked.type == "meta":
         return (Kind.META, 0) if inside.true_meta else (Kind.CUDA, device.current)
     return found, 0
+
+
+def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Shape propagation on FakeTensors (DTensor and others): nothing is allocated, and their inner tensors are meta."""
+    with looking_inside():
+        return func(*args, **kwargs)
 
 
 def _foreign_kind(each: type) -> int:

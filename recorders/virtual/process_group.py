@@ -1,0 +1,230 @@
+"""A process group of one process: every other rank is taken to hold what this one holds.
+
+Collectives on virtual tensors change nothing and allocate what NCCL's own wrapper allocates
+(torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp): the variants that take lists of tensors go through one flat tensor
+of the whole group's size. Collectives on real host tensors give the values that follow from the assumption.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .face import canonical_device
+from .private import raw_is_meta
+from .storages import is_virtual
+
+_Tensors = Sequence[torch.Tensor]
+_c10d: Any = torch._C._distributed_c10d
+
+
+def _done(result: object) -> Any:
+    """A finished Work with `result` as the value of its future."""
+    future: torch.futures.Future[object] = torch.futures.Future()
+    future.set_result(result)
+    return _c10d._create_work_from_future(future)
+
+
+def _flat(tensors: _Tensors) -> torch.Tensor | None:
+    """What NCCL's list variants allocate: one tensor for all of `tensors`, if they are of one size on the GPU."""
+    first = tensors[0]
+    if len(tensors) < 2 or not is_virtual(first) or any(t.shape != first.shape for t in tensors):
+        return None
+    return torch.empty((len(tensors), *first.shape), dtype=first.dtype, device=first.device)
+
+
+def _real(tensor: torch.Tensor) -> bool:
+    return not raw_is_meta(tensor)
+
+
+class VirtualGroup(dist.ProcessGroup):
+    """`size` ranks, of which this process is `rank`."""
+
+    def __init__(self, rank: int, size: int, name: str) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size, self._name = rank, size, name
+        self._description = ""
+
+    # ---- what it is
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def name(self) -> str:
+        return "nccl"
+
+    def getBackendName(self) -> str:  # noqa: N802  # torch's own name
+        return "nccl"
+
+    @property
+    def group_name(self) -> str:  # type: ignore[override]  # an attribute of the C++ class
+        return self._name
+
+    @property
+    def group_desc(self) -> str:  # type: ignore[override]  # as above
+        return self._description
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    def _set_group_desc(self, description: str) -> None:
+        self._description = description
+
+    def _get_backend(self, device: torch.device) -> Any:
+        return self
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        return None
+
+    def _end_coalescing(self, device: Any = None) -> Any:
+        return _done([])
+
+    def _wait_for_pending_works(self) -> None:
+        return None
+
+    def set_timeout(self, timeout: Any) -> None:
+        return None
+
+    def _set_default_timeout(self, timeout: Any) -> None:
+        return None
+
+    def abort(self) -> None:
+        return None
+
+    def shutdown(self) -> None:
+        return None
+
+    def __repr__(self) -> str:
+        return f"<virtual process group: rank {self._rank} of {self._size}>"
+
+    # ---- collectives
+
+    def _reduce(self, tensors: _Tensors, options: Any) -> None:
+        operation = dist.ReduceOp.SUM if options is None else options.reduceOp
+        for tensor in tensors:
+            if _real(tensor) and operation == dist.ReduceOp.SUM:
+                tensor.mul_(self._size)
+            elif _real(tensor) and operation == dist.ReduceOp.PRODUCT:
+                tensor.pow_(self._size)
+
+    def allreduce(self, tensors: _Tensors, opts: Any = None) -> Any:
+        self._reduce(tensors, opts)
+        return _done(list(tensors))
+
+    def allreduce_coalesced(self, tensors: _Tensors, opts: Any = None) -> Any:
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: _Tensors, opts: Any = None) -> Any:
+        if getattr(opts, "rootRank", self._rank) == self._rank:
+            self._reduce(tensors, opts)
+        return _done(list(tensors))
+
+    def broadcast(self, tensors: _Tensors, opts: Any = None) -> Any:
+        return _done(list(tensors))
+
+    def allgather(self, outputs: Sequence[_Tensors], inputs: _Tensors, opts: Any = None) -> Any:
+        for parts, own in zip(outputs, inputs, strict=True):
+            flat = _flat(parts)
+            _copy_each(parts, own)
+            del flat
+        return _done(list(outputs))
+
+    def allgather_coalesced(self, outputs: Sequence[_Tensors], inputs: _Tensors, opts: Any = None) -> Any:
+        for parts in outputs:
+            for part, own in zip(parts, inputs, strict=True):
+                _copy_each([part], own)
+        return _done(list(outputs))
+
+    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Any:
+        if _real(output) and _real(own) and output.numel():
+            output.view(self._size, -1).copy_(own.reshape(1, -1).expand(self._size, -1))
+        return _done([output])
+
+    def all_gather_single_coalesced(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> Any:
+        for output, own in zip(outputs, inputs, strict=True):
+            self.all_gather_single(output, own)
+        return _done(list(outputs))
+
+    def reduce_scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], opts: Any = None) -> Any:
+        for output, parts in zip(outputs, inputs, strict=True):
+            flat = _flat(parts)
+            _copy_each([output], parts[self._rank])
+            del flat
+        self._reduce(outputs, opts)
+        return _done(list(outputs))
+
+    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> Any:
+        if _real(output) and _real(whole) and output.numel():
+            output.copy_(whole.reshape(self._size, -1)[self._rank].view_as(output))
+            self._reduce([output], opts)
+        return _done([output])
+
+    def reduce_scatter_single_coalesced(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> Any:
+        for output, whole in zip(outputs, inputs, strict=True):
+            self.reduce_scatter_single(output, whole, opts)
+        return _done(list(outputs))
+
+    def gather(self, outputs: Sequence[_Tensors], inputs: _Tensors, opts: Any = None) -> Any:
+        for parts, own in zip(outputs, inputs, strict=False):
+            _copy_each(parts, own)
+        return _done(list(outputs))
+
+    def scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], opts: Any = None) -> Any:
+        for output, parts in zip(outputs, inputs, strict=False):
+            _copy_each([output], parts[self._rank])
+        return _done(list(outputs))
+
+    def alltoall(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> Any:
+        for output, part in zip(outputs, inputs, strict=True):
+            if output.shape == part.shape:
+                _copy_each([output], part)
+        return _done(list(outputs))
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        whole: torch.Tensor,
+        output_sizes: Any = None,
+        input_sizes: Any = None,
+        opts: Any = None,
+    ) -> Any:
+        if output.shape == whole.shape:
+            _copy_each([output], whole)
+        return _done([output])
+
+    def send(self, tensors: _Tensors, destination: int, tag: int = 0) -> Any:
+        return _done(list(tensors))
+
+    def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> Any:
+        return _done(list(tensors))
+
+    def recv_anysource(self, tensors: _Tensors, tag: int = 0) -> Any:
+        return _done(list(tensors))
+
+    def barrier(self, opts: Any = None) -> Any:
+        """NCCL's barrier is an all-reduce of one float on the device."""
+        if torch.cuda.is_initialized():
+            torch.zeros(1, device=canonical_device("cuda"))
+        return _done([])
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        return None
+
+    # the names of these collectives in torch before 2.13
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+
+def _copy_each(parts: _Tensors, own: torch.Tensor) -> None:
+    """On real tensors: what the other ranks hold is what this one does."""
+    for part in parts:
+        if _real(part) and _real(own) and part.shape == own.shape:
+            part.copy_(own)

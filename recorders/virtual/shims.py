@@ -1,0 +1,32 @@
+"""Everything of the virtual GPU that is not the tracker's: the script's view of it, in the order it is put on."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from . import (
+    cuda_module,
+    distributed,
+    face,
+    factories,
+    generators,
+    hostside,
+    storage_face,
+    streams,
+    threads,
+)
+
+if TYPE_CHECKING:
+    from .session import Session
+
+SHIMS: "tuple[Callable[[Session], AbstractContextManager[None]], ...]" = (
+    streams.install,
+    cuda_module.install,
+    face.install,
+    hostside.install,
+    storage_face.install,
+    generators.install,
+    factories.install,
+    distributed.install,
+    threads.install,
+)

@@ -1,0 +1,110 @@
+"""One rank of many: groups, collectives, FSDP2 and DTensor, with no other process."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from oomdoc.recorders.virtual.session import Session, virtual_session
+from torch import nn
+
+from .conftest import A100_LIKE
+
+
+@pytest.fixture
+def rank_1_of_4(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    for name, value in {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    with virtual_session(A100_LIKE) as session:
+        yield session
+    assert not dist.is_initialized()
+
+
+def test_the_environment_s_rank_and_size(rank_1_of_4: Session) -> None:
+    dist.init_process_group("nccl")
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (1, 4, "nccl")
+    assert (rank_1_of_4.rank, rank_1_of_4.world_size) == (1, 4)
+    assert dist.is_nccl_available()
+    mine = dist.new_group([0, 1])
+    assert (dist.get_rank(mine), dist.get_world_size(mine), dist.get_backend(mine)) == (1, 2, "nccl")
+    assert dist.new_group([2, 3]) == dist.GroupMember.NON_GROUP_MEMBER
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_without_an_environment_the_message_says_what_to_type(gpu: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ValueError, match="oomdoc run --nproc-per-node"):
+        dist.init_process_group("nccl")
+
+
+def test_other_ranks_hold_what_this_one_does(rank_1_of_4: Session) -> None:
+    dist.init_process_group("gloo")
+    x = torch.arange(4.0)
+    dist.all_reduce(x)
+    assert x.tolist() == [0, 4, 8, 12]
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    assert x.tolist() == [0, 4, 8, 12]
+    parts = [torch.empty(2) for _ in range(4)]
+    dist.all_gather(parts, torch.tensor([1.0, 2.0]))
+    assert all(part.tolist() == [1, 2] for part in parts)
+    shard = torch.empty(1)
+    dist.reduce_scatter(shard, [torch.tensor([float(i)]) for i in range(4)])
+    assert shard.item() == 4.0
+    objects: list[object] = [None] * 4
+    dist.all_gather_object(objects, {"loss": 1})
+    assert objects == [{"loss": 1}] * 4
+
+
+def test_collectives_on_the_gpu_take_what_nccl_s_wrapper_takes(rank_1_of_4: Session) -> None:
+    dist.init_process_group("nccl")
+    x = torch.zeros(1000, device="cuda")
+    parts = [torch.zeros(1000, device="cuda") for _ in range(4)]
+    whole = torch.zeros(4000, device="cuda")
+    held = torch.cuda.memory_allocated()
+    work = dist.all_reduce(x, async_op=True)
+    assert work.get_future().wait()[0] is x
+    dist.all_gather_into_tensor(whole, x)
+    dist.reduce_scatter_tensor(x, whole)
+    assert torch.cuda.max_memory_allocated() == held
+    dist.all_gather(parts, x)  # through one flat tensor of 4 x 4000 bytes
+    assert torch.cuda.max_memory_allocated() == held + 16384
+    assert torch.cuda.memory_allocated() == held
+
+
+def padded(nbytes: int) -> int:
+    return (nbytes + 511) // 512 * 512
+
+
+@pytest.mark.parametrize("world", [8, 4096])
+def test_fsdp2_shards_are_4_bytes_times_n_over_w(world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    with virtual_session(A100_LIKE) as session:
+        dist.init_process_group("nccl")
+        width, depth = 8192, 2
+        with torch.device("meta"):
+            model = nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(depth)])
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for layer in model:
+            fully_shard(layer, mp_policy=policy)
+        fully_shard(model, mp_policy=policy)
+        assert torch.cuda.memory_allocated() == 0
+        model.to_empty(device="cuda")
+        shard = padded(4 * width * width // world)
+        assert torch.cuda.memory_allocated() == depth * shard
+        optimizer = torch.optim.AdamW(model.parameters())
+        for step in range(3):
+            start = time.perf_counter()
+            model(torch.zeros(4, width, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step:
+                assert time.perf_counter() - start < 2.0  # the world's size costs no time
+        handles = sum(map(session.device.allocators[0].block_size, session.tracker.handles.values()))
+        assert torch.cuda.memory_allocated() == 3 * depth * shard + handles  # parameters and both moments
+        unsharded = 2 * width * width  # one layer gathered in bfloat16
+        assert torch.cuda.max_memory_allocated() > 3 * depth * shard + unsharded
