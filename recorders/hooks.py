@@ -291,7 +291,8 @@ def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     if flatten is None:
         return [tensor]
     names, _ = flatten(tensor)
-    return [inner for name in names for inner in plain_tensors(getattr(tensor, name))]
+    parts = [getattr(tensor, name) for name in names]  # a DTensor's mesh is among them
+    return [inner for part in parts if isinstance(part, torch.Tensor) for inner in plain_tensors(part)]
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

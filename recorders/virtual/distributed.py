@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
+import torch.distributed.distributed_c10d
 
 from .patching import Patches, patches
 from .process_group import VirtualGroup
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 _BACKEND = "oomdoc_virtual"
 TIMEOUT = timedelta(minutes=10)  # torch's default for NCCL; nothing ever waits
-_original_helper: Callable[..., Any] = c10d._new_process_group_helper  # type: ignore[attr-defined]
+c10d: Any = torch.distributed.distributed_c10d
+_original_helper: Callable[..., Any] = c10d._new_process_group_helper
 _original_init: Callable[..., None] = c10d.init_process_group
 
 
@@ -31,12 +32,10 @@ def _make_group(options: Any, _: object = None) -> VirtualGroup:
     return VirtualGroup(options.group_rank, options.group_size, options.group_id)
 
 
-def _helper(
-    group_size: int, group_rank: int, ranks: list[int], backend: Any, store: Any, *args: Any, **kwargs: Any
-) -> Any:
+def _helper(size: int, rank: int, ranks: list[int], backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
     """`_new_process_group_helper`: our group, under the name of the backend that the script asked for."""
     kwargs["backend_options"], kwargs["device_id"] = None, None
-    group, own_store = _original_helper(group_size, group_rank, ranks, _BACKEND, store, *args, **kwargs)
+    group, own_store = _original_helper(size, rank, ranks, _BACKEND, store, *args, **kwargs)
     if isinstance(group, VirtualGroup):
         asked = "nccl" if str(backend) == "undefined" else backend
         c10d._world.pg_map[group] = (asked, own_store)
@@ -75,7 +74,7 @@ def _init(session: "Session") -> Callable[..., None]:
             timeout=timeout or TIMEOUT,
             world_size=world_size,
             rank=rank,
-            store=dist.HashStore(),  # type: ignore[no-untyped-call]
+            store=torch._C._distributed_c10d.HashStore(),
             group_name=group_name,
         )
         if device_id is not None:
@@ -155,7 +154,7 @@ def install(session: "Session") -> Iterator[None]:
         held.swap_everywhere(
             [
                 (verify, lambda group, tensors, logger=None: None),
-                (torch.multiprocessing.spawn, _spawn(session)),
+                (vars(torch.multiprocessing)["spawn"], _spawn(session)),
             ]
         )
         try:

@@ -38,7 +38,10 @@ def _real(tensor: torch.Tensor) -> bool:
     return not raw_is_meta(tensor)
 
 
-class VirtualGroup(dist.ProcessGroup):
+_Base: Any = dist.ProcessGroup  # its stubs name C++ parameters that Python callers never use
+
+
+class VirtualGroup(_Base):  # type: ignore[misc]  # as said
     """`size` ranks, of which this process is `rank`."""
 
     def __init__(self, rank: int, size: int, name: str) -> None:
@@ -61,11 +64,11 @@ class VirtualGroup(dist.ProcessGroup):
         return "nccl"
 
     @property
-    def group_name(self) -> str:  # type: ignore[override]  # an attribute of the C++ class
+    def group_name(self) -> str:
         return self._name
 
     @property
-    def group_desc(self) -> str:  # type: ignore[override]  # as above
+    def group_desc(self) -> str:
         return self._description
 
     @property
@@ -208,7 +211,8 @@ class VirtualGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> Any:
         """NCCL's barrier is an all-reduce of one float on the device."""
-        if torch.cuda.is_initialized():
+        cuda: Any = torch.cuda
+        if cuda.is_initialized():
             torch.zeros(1, device=canonical_device("cuda"))
         return _done([])
 
