@@ -7,7 +7,6 @@ import io
 import json
 import re
 import zlib
-from pathlib import Path
 from typing import IO
 
 from ..errors import UnreadableInputError
@@ -23,18 +22,13 @@ EXPANSION_FREE_BYTES = 64 << 20
 CHUNK_BYTES = 1 << 20
 
 
-def read_object(path: Path) -> tuple[object, int]:
-    """-> (what the file holds, bytes of it after decompression). Raises UnreadableInputError; executes nothing."""
-    try:
-        with path.open("rb") as file:
-            return _read(file)
-    except UnreadableInputError as error:
-        raise UnreadableInputError(f"{path} is not a snapshot: {error}") from None
-    except OSError as error:
-        raise UnreadableInputError(f"cannot read {path}: {error.strerror or error}") from None
+def read_object(file: IO[bytes], *, fenced: bool) -> tuple[object, int]:
+    """-> (what the file holds, bytes of it after decompression). Executes nothing.
 
-
-def _read(file: IO[bytes]) -> tuple[object, int]:
+    With `fenced` the process is one whose memory and time are bounded (`sandbox`), so a pickle is loaded as it is;
+    otherwise its opcodes are walked first. Raises UnreadableInputError with a reason that completes the sentence
+    "<path> is not a snapshot: ...".
+    """
     head = file.read(4096)
     file.seek(0)
     if not head:
@@ -46,18 +40,25 @@ def _read(file: IO[bytes]) -> tuple[object, int]:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] == b"<":
         page = _embedded_pickle(file.read())
-        return unpickler.load(io.BytesIO(page)), len(page)
+        return _pickle(io.BytesIO(page), fenced=fenced)
     if text[:1] in (b"{", b"["):
         content = file.read()
         return _json(content), len(content)
     if head[:1] and head[0] in PICKLE_STARTS:
-        size = file.seek(0, io.SEEK_END)
-        file.seek(0)
-        return unpickler.load(file), size
+        return _pickle(file, fenced=fenced)
     raise UnreadableInputError(
         "it is neither a pickle, JSON, gzip nor a memory_viz page; "
         "write one with torch.cuda.memory._dump_snapshot(path) or `oomdoc run`"
     )
+
+
+def _pickle(file: IO[bytes], *, fenced: bool) -> tuple[object, int]:
+    if not fenced:
+        data = file.read()
+        return unpickler.load_scanned(data), len(data)
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    return unpickler.load(file), size
 
 
 def _gunzip(file: IO[bytes]) -> bytes:

@@ -1,12 +1,17 @@
 """Loading a pickle that a stranger sent: plain values only, nothing imported, nothing called."""
 
 import gc
+import io
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, NoReturn
 
 from ..errors import UnreadableInputError
+from . import scanning
+
+MAX_NAME_BYTES = 4096
+MAX_OPCODE_BYTES = 5
 
 
 class RefusedGlobalError(UnreadableInputError):
@@ -42,11 +47,33 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def load(file: IO[bytes]) -> object:
-    """The first pickle in `file`; bytes after its end are ignored (memory_viz pads with NUL).
+def load_scanned(data: bytes) -> object:
+    """The first pickle in `data`, after a walk over its opcodes has shown that loading it is harmless.
 
-    Raises UnreadableInputError with a reason that completes the sentence "<path> is not a snapshot: ...".
+    Bytes after its end are ignored (memory_viz pads with NUL). Raises UnreadableInputError with a reason that
+    completes the sentence "<path> is not a snapshot: ...".
     """
+    refused = scanning.first_refused(data)
+    if refused is None or refused.opcode < 0:
+        return load(io.BytesIO(data))
+    if refused.imports:
+        # what comes before is harmless, so the unpickler may go on to the opcode that says what is asked for
+        named = refused.opcode in scanning.NAMED_IMPORTS
+        try:
+            load(io.BytesIO(data[: refused.position + (MAX_NAME_BYTES if named else MAX_OPCODE_BYTES)]))
+        except RefusedGlobalError:
+            raise
+        except UnreadableInputError:
+            pass
+        raise RefusedGlobalError("it asks Python to build an object, which no snapshot needs; nothing was executed")
+    raise UnreadableInputError(
+        f"the pickle is damaged, or no snapshot (byte 0x{refused.opcode:02x} at {refused.position} is no opcode that "
+        "PyTorch's snapshots have)"
+    )
+
+
+def load(file: IO[bytes]) -> object:
+    """The same for a `file` that is not walked first: only where memory and time are bounded otherwise."""
     try:
         with collector_paused():
             return PlainUnpickler(file).load()

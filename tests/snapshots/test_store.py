@@ -1,0 +1,67 @@
+"""Columns kept as bytes come back the same, and a file that has changed since is read anew."""
+
+import io
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+from oomdoc.snapshots import reader, store, writer
+from oomdoc.snapshots.model import Snapshot
+
+
+def through_bytes(snapshot: Snapshot) -> Snapshot:
+    file = io.BytesIO()
+    store.write(snapshot, file, {"size": 7})
+    again, source = store.read(file.getvalue())
+    assert source == {"size": 7}
+    return again
+
+
+def test_every_real_snapshot_comes_back_whole(shared: Path) -> None:
+    for path in sorted((shared / "data" / "snapshots").iterdir()):
+        if path.suffix in (".pickle", ".json", ".html"):
+            snapshot = reader.load(path)
+            again = through_bytes(snapshot)
+            assert writer.to_dict(again) == writer.to_dict(snapshot), path.name
+            assert again.problems == snapshot.problems
+
+
+def small(size: int) -> dict[str, object]:
+    return {"segments": [], "device_traces": [[{"action": "alloc", "addr": 512, "size": size, "stream": 0}]]}
+
+
+def test_a_large_file_is_read_once_and_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "KEEP_BYTES", 1)
+    monkeypatch.setattr(reader, "FENCE_BYTES", 1)
+    monkeypatch.setattr(reader.sandbox, "available", lambda: True)
+    reads = []
+    run = reader.sandbox.run
+    monkeypatch.setattr(reader.sandbox, "run", lambda *args: reads.append(1) or run(*args))
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(small(100)))
+    assert [int(reader.load(path).devices[0].trace.size[0]) for _ in range(3)] == [100] * 3
+    assert len(reads) == 1
+    path.write_bytes(pickle.dumps(small(200)))
+    os.utime(path, ns=(1, 1))
+    assert int(reader.load(path).devices[0].trace.size[0]) == 200
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"oomdoc columns 1", b"oomdoc columns 1" + b"\xff" * 8, os.urandom(100)])
+def test_damaged_columns_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes) -> None:
+    monkeypatch.setattr(reader, "KEEP_BYTES", 1)
+    monkeypatch.setattr(reader, "FENCE_BYTES", 1)
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(small(100)))
+    (tmp_path / ".snapshot.pickle.columns").write_bytes(damage)
+    assert int(reader.load(path).devices[0].trace.size[0]) == 100
+
+
+def test_columns_cut_off_anywhere_are_refused(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    store.write(reader.from_dict(small(100)), file, {})
+    whole = file.getvalue()
+    for length in range(0, len(whole), 7):
+        with pytest.raises((ValueError, KeyError, TypeError, store.struct.error)):
+            store.read(whole[:length])
