@@ -28,6 +28,7 @@ from . import (
     pending_frees,
     previous_graph,
     request_exceeds_card,
+    temporaries_dominate,
     workspaces,
 )
 from .interface import Diagnoser
@@ -59,5 +60,6 @@ DIAGNOSERS: dict[str, Diagnoser] = {
         "OOM003": optimizer_state_dominates,
         "OOM002": gradients_dominate,
         "OOM001": parameters_dominate,
+        "OOM024": temporaries_dominate,
     }.items()
 }

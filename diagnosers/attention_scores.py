@@ -6,8 +6,9 @@ What it means
     Fused attention (flash, memory-efficient, cuDNN) never writes them.
 
 Evidence used
-    Live activations made by a softmax that is not the loss, and those of the same size (or a half, a quarter: casts
-    and boolean masks) from the same function or below an attention function or module, repeated by layer.
+    Live activations made by a softmax that is not the loss, and those (with backward's temporaries) of the same
+    size (or a half, a quarter: casts and boolean masks) from the same function or below an attention function or
+    module, repeated by layer.
 
 Example
     27,000 tokens with a mask that is not None: the math path of scaled_dot_product_attention asks for 45.6 GiB
@@ -22,6 +23,7 @@ What the remedies change
     bytes grow with the sequence, not with its square.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 from .attribution.signs import Sign
@@ -36,20 +38,17 @@ REMEDIES = ("flash-attention", "activation-checkpointing", "smaller-batch")
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
-    candidates = {i: b for i, b in case.live(Category.ACTIVATION).items() if not b.signs & Sign.LOSS}
+    mine = case.live(Category.ACTIVATION, Category.TEMPORARY)
+    candidates = {i: b for i, b in mine.items() if not b.signs & Sign.LOSS}
     profile = case.profile
     softmaxed = [b for b in candidates.values() if b.signs & Sign.SOFTMAX]
-    sizes = {b.requested_bytes for b in softmaxed}
-    large = {s for s in sizes if sum(b.requested_bytes == s for b in softmaxed) >= thresholds["min_blocks"]}
+    counts = Counter(b.requested_bytes for b in candidates.values())
+    large = {s for s in {b.requested_bytes for b in softmaxed} if counts[s] >= thresholds["min_blocks"]}
     if not large:
         return None
     functions = {key for b in softmaxed if b.requested_bytes in large for key in _functions(profile, b)}
     family = {related for s in large for related in (s, 2 * s, s // 2, s // 4)}
-    blocks = {
-        i: b
-        for i, b in candidates.items()
-        if b.requested_bytes in family and (b.signs & (Sign.SOFTMAX | Sign.SCORES) or _below(profile, b, functions))
-    }
+    blocks = {i: b for i, b in candidates.items() if b.requested_bytes in family and _belongs(profile, b, functions)}
     total = bytes_of(blocks.values())
     part = share(profile, total)
     if part < thresholds["min_share"]:
@@ -65,5 +64,10 @@ def _functions(profile: DeviceProfile, block: LiveBlock) -> set[tuple[str, str]]
     return {(location.file, location.function)} if location else set()
 
 
-def _below(profile: DeviceProfile, block: LiveBlock, functions: set[tuple[str, str]]) -> bool:
+def _belongs(profile: DeviceProfile, block: LiveBlock, functions: set[tuple[str, str]]) -> bool:
+    """By its stack, its module, or as a temporary of that size that backward made: its stack names no function."""
+    if block.signs & (Sign.SOFTMAX | Sign.SCORES) or (block.module is not None and "att" in block.module):
+        return True
+    if block.category is Category.TEMPORARY:
+        return block.birth_phase == "backward"
     return bool(_functions(profile, block) & functions)

@@ -8,6 +8,7 @@ from ..configs.loader import thresholds as load_thresholds
 from .all_causes import DIAGNOSERS
 from .interface import (
     Case,
+    Category,
     Claim,
     DeviceProfile,
     Diagnoser,
@@ -17,7 +18,11 @@ from .interface import (
     MemoryProfile,
     Severity,
 )
+from .text import size
 
+UNKNOWN_CODE = "OOM000"
+# From this share of the live bytes on, what is unknown is said before anything is concluded from the rest.
+UNKNOWN_SHARE = 0.3
 _SEVERITY = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
@@ -57,7 +62,18 @@ def _diagnose_device(
             found.append(_finding(answer, cause, device))
         elif answer is not None:
             found.append(answer)
+    unknown = device.bytes_of(Category.UNKNOWN)
+    if unknown >= UNKNOWN_SHARE * device.live_bytes > 0:
+        found.append(Inconclusive(code=UNKNOWN_CODE, reason=_unknown(device, unknown)))
     return found
+
+
+def _unknown(device: DeviceProfile, unknown: int) -> str:
+    older = sum(b.requested_bytes for b in device.live if b.category is Category.UNKNOWN and b.birth < 0)
+    told = f"{size(unknown)} of {size(device.live_bytes)} live bytes cannot be told apart"
+    if older > 0.5 * unknown:
+        return f"{told}: they are older than the recording and have no stack; record before the model is built"
+    return f"{told}: their stacks and lifetimes say nothing; `oomdoc run` records what each tensor is for"
 
 
 def _finding(claim: Claim, cause: Diagnoser, device: DeviceProfile) -> Finding:

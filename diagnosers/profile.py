@@ -101,10 +101,12 @@ def _state_only(device: DeviceSnapshot) -> tuple[DeviceSnapshot, Extent]:
 def _boundaries(
     facts: Facts, device: DeviceSnapshot, snapshot: Snapshot, recorded: DeviceRecording | None
 ) -> Boundaries:
-    if recorded is not None and recorded.marks:
-        return recorded_boundaries(recorded.marks)
     if not facts.events:
         return Boundaries((), "none found")
+    if recorded is not None and recorded.marks:
+        found = recorded_boundaries(recorded.marks, facts.events - 1)
+        if found.events:
+            return found  # else an evaluation: no optimizer ends a step
     return find_boundaries(facts, device.trace, snapshot.annotations, device.device)
 
 

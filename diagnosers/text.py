@@ -22,6 +22,8 @@ def line(location: Location) -> str:
 def moment(profile: DeviceProfile) -> str:
     """When the bytes are counted: "when memory ran out in backward of step 2", "at the peak in forward"."""
     at = profile.oom or profile.peak
+    if not len(profile.device_snapshot.trace):
+        return "at the dump"
     when = "when memory ran out" if profile.oom else "at the peak"
     where = {"optimizer": " in optimizer.step", None: "", "other": "", "setup": " during set-up"}.get(
         at.phase, f" in {at.phase}"

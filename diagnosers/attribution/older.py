@@ -43,10 +43,7 @@ def judge_older(facts: Facts, gradients: Mapping[int, int]) -> OlderBlocks:
             verdicts[row] = found
     _hopper_workspace(facts, rows, verdicts)
     persistent = [row for row in rows.tolist() if row not in verdicts]
-    if not facts.events:
-        unit, copies = _unit_of_a_state(facts, persistent)
-    else:
-        unit, copies = _unit_of_a_trace(facts, persistent, verdicts, gradients)
+    unit, copies = _unit(facts, persistent, verdicts, gradients)
     _deal_classes(facts, persistent, verdicts, unit, copies)
     return OlderBlocks(verdicts=verdicts, unit=unit, copies=copies)
 
@@ -63,25 +60,17 @@ def _sizes(facts: Facts, rows: list[int]) -> Counter[int]:
     return Counter(facts.requested[rows].tolist()) if rows else Counter()
 
 
-def _unit_of_a_state(facts: Facts, persistent: list[int]) -> tuple[Mapping[int, int], Copies]:
-    """No event at all: only a factor of three or four in the counts says anything."""
-    blocks = _sizes(facts, persistent)
-    factor = common_factor(blocks, (4, 3))
-    if factor == 1:
-        return {}, Copies((), 0.0)
-    named = name_copies(factor, gradients_there=None, step_seen=False)
-    return {size: count // factor for size, count in blocks.items() if count % factor == 0}, named
-
-
-def _unit_of_a_trace(
+def _unit(
     facts: Facts, persistent: list[int], verdicts: Mapping[int, Verdict], gradients: Mapping[int, int]
 ) -> tuple[Mapping[int, int], Copies]:
+    phase = facts.phases.phase
+    if not np.isin(phase, (FORWARD, BACKWARD, OPTIMIZER)).any():
+        return {}, Copies((), 0.0)  # four projections per layer count like four copies: sizes alone mislead
     explained = {
         kind: [row for row, verdict in verdicts.items() if verdict.category is kind and facts.older[row]]
         for kind in (Category.GRADIENT, Category.OPTIMIZER_STATE)
     }
     ever = _sizes(facts, persistent + explained[Category.GRADIENT] + explained[Category.OPTIMIZER_STATE])
-    phase = facts.phases.phase
     step_seen = bool((phase == OPTIMIZER).any())
     backward_seen = bool((phase == BACKWARD).any())
     freed_gradients = bytes_of(_sizes(facts, explained[Category.GRADIENT]))

@@ -171,10 +171,10 @@ def older_with_stack(block: BlockFacts) -> Verdict | None:
         return None
     if block.signs & (Sign.MODULE_MOVE | Sign.MODULE_LOAD | Sign.SHARD) and not block.signs & Sign.OPTIMIZER:
         return Verdict(Category.PARAMETER, 0.8, "moved or loaded with its module, before this recording")
-    if block.signs & Sign.OPTIMIZER:
-        return Verdict(Category.OPTIMIZER_STATE, 0.7, "born in an optimizer's step, before this recording")
     if block.signs & Sign.KV_CACHE:
         return Verdict(Category.KV_CACHE, 0.6, "made by a key/value cache, before this recording")
+    if block.signs & Sign.OPTIMIZER:
+        return Verdict(Category.OPTIMIZER_STATE, 0.7, "born in an optimizer's step, before this recording")
     if block.signs & Sign.ACCUMULATE:
         return Verdict(Category.GRADIENT, 0.8, "AccumulateGrad frame, before this recording")
     if block.signs & Sign.FORWARD:

@@ -127,7 +127,9 @@ TABLE: tuple[Entry, ...] = (
         r"fsdp",
         python=True,
     ),
-    Entry(Sign.KV_CACHE, r"^(update|lazy_initialization|__init__|reorder_cache)$", r"cache_utils\.py$", python=True),
+    Entry(
+        Sign.KV_CACHE, r"^(update\w*|lazy_initialization|__init__|reorder_cache)$", r"cache_utils\w*\.py$", python=True
+    ),
     Entry(Sign.KV_CACHE, r"kv_cache|_allocate_kv|past_key_value", python=True),
     Entry(
         Sign.TUNING,
@@ -148,7 +150,9 @@ TABLE: tuple[Entry, ...] = (
     ),
     Entry(Sign.LOSS, r"at::(native|_ops)::(cross_entropy_loss|_?log_softmax|nll_loss)", python=False),
     Entry(Sign.SCORES, r"attention|^sdpa|attn", python=True),
+    Entry(Sign.SCORES, file=r"(attention|attn|sdpa)[^/\\]*\.py$", python=True),
     Entry(Sign.SOFTMAX, r"(^|_)softmax$", python=True),
+    Entry(Sign.SOFTMAX, r"^forward$", r"softmax\.py$", python=True),
     Entry(Sign.SOFTMAX, r"at::(native|_ops)::_?softmax|_scaled_dot_product_attention_math", python=False),
     Entry(Sign.SCORES, r"scaled_dot_product_attention|at::native::.*attention", python=False),
     Entry(Sign.COPY, r"^_{0,2}deepcopy(_{2}|_\w+)?$", python=True),

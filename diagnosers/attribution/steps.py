@@ -25,9 +25,11 @@ class Boundaries:
     source: str  # how they were found
 
 
-def recorded_boundaries(marks: Sequence[Mark]) -> Boundaries:
-    """From the marks of oomdoc's own recordings. Step numbers are taken as they come."""
+def recorded_boundaries(marks: Sequence[Mark], last_event: int) -> Boundaries:
+    """From the marks of oomdoc's own recordings; the step that the recording ends in counts once its optimizer ran."""
     events = [mark.event - 1 for before, mark in pairwise(marks) if mark.step > before.step and before.step > 0]
+    if marks and events and any(m.step == marks[-1].step and m.phase == "optimizer" for m in marks):
+        events.append(last_event)  # the script ended after its last step
     return Boundaries(tuple(events), "recorded")
 
 
