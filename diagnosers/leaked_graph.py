@@ -43,7 +43,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | Inconclusiv
     profile = case.profile
     complete = complete_steps(profile)
     if complete < 3:
-        if profile.oom is None or not len(profile.device_snapshot.trace):
+        if profile.oom is None or complete == 0:
             return None
         reason = f"{complete} complete steps before memory ran out; three are needed to tell growth from warm-up"
         return Inconclusive(code=CODE, reason=reason)

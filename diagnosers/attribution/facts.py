@@ -29,6 +29,7 @@ class BlockFacts(NamedTuple):
     spans_a_phase: bool  # a whole forward, backward or step lies inside its life
     meets_backward: bool  # alive when the next backward starts
     after_forward: bool  # the phase before its birth was a forward
+    feeds_forward: bool  # made before a forward, alive when it starts, by a line that does so in every round
     before_backward: bool  # the phase after its birth is a backward, or the recording ends before any
     framed: bool  # has a stack at all
 
@@ -54,6 +55,7 @@ class Facts:
     spans_a_phase: NDArray[np.bool_]
     meets_backward: NDArray[np.bool_]
     after_forward: NDArray[np.bool_]
+    feeds_forward: NDArray[np.bool_]
     before_backward: NDArray[np.bool_]
     lines: NDArray[np.int64]  # by stack: the innermost Python line, as a number; -1 = none
 
@@ -71,6 +73,7 @@ class Facts:
             bool(self.spans_a_phase[row]),
             bool(self.meets_backward[row]),
             bool(self.after_forward[row]),
+            bool(self.feeds_forward[row]),
             bool(self.before_backward[row]),
             int(self.lives.alloc_stack[row]) >= 0,
         )
@@ -132,6 +135,7 @@ def _columns(
         spans_a_phase=spans,
         meets_backward=_meets(phases, birth, death, BACKWARD),
         after_forward=_preceded_by(phases, birth, FORWARD),
+        feeds_forward=_feeds_forward(phases, lives, birth_phase),
         before_backward=_followed_by(phases, birth, BACKWARD),
         lines=lines,
     )
@@ -174,6 +178,21 @@ def _followed_by(phases: Phases, birth: NDArray[np.int64], kind: int) -> NDArray
     result = np.ones(len(birth), bool)
     known = after < len(working)
     result[known] = phases.phase[working[after[known]]] == kind
+    return result
+
+
+def _feeds_forward(phases: Phases, lives: Lifetimes, birth_phase: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Blocks of no phase that the next forward finds alive, where the same stack made such a block for another one."""
+    meets = _meets(phases, lives.birth, lives.death, FORWARD) & _followed_by(phases, lives.birth, FORWARD)
+    mine = np.flatnonzero(meets & (birth_phase == OTHER) & (lives.birth >= 0) & (lives.alloc_stack >= 0))
+    result = np.zeros(len(lives), bool)
+    if not len(mine):
+        return result
+    starts = np.unique(phases.run_start[phases.phase == FORWARD])
+    following = np.searchsorted(starts, lives.birth[mine], side="right")
+    pairs = np.unique(np.stack([lives.alloc_stack[mine].astype(np.int64), following], axis=1), axis=0)
+    stacks, rounds = np.unique(pairs[:, 0], return_counts=True)
+    result[mine] = np.isin(lives.alloc_stack[mine], stacks[rounds > 1])
     return result
 
 

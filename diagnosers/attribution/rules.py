@@ -119,6 +119,8 @@ def around_backward(block: BlockFacts) -> Verdict | None:
         return None
     if block.signs & (Sign.LOADER | Sign.CREATION):
         return Verdict(Category.INPUT, 0.5, "made at once on the device, or by a data loader")
+    if block.feeds_forward:
+        return Verdict(Category.INPUT, 0.5, "made before each forward, by the same line")
     if not block.never_freed and block.death_phase == BACKWARD:
         return Verdict(Category.ACTIVATION, 0.6, "freed by backward")
     if block.after_forward and block.before_backward:
