@@ -1,0 +1,83 @@
+"""What the remedies' estimates share: the job as a timeline, and from a changed timeline to a band of bytes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ..diagnosers.interface import DeviceProfile
+from .interface import Band, ByteBand, Estimate, Job, Numerics, Setting
+from .job_facts import JobFacts, read
+from .live_rows import timeline_of
+from .passes import BlockPass, block_passes
+from .whatif_timeline import Replayed, Timeline
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job to be changed: its profile, its facts, and its timeline after the changes so far."""
+
+    profile: DeviceProfile
+    job: Job
+    facts: JobFacts
+    timeline: Timeline
+    world_size: int = 1  # over which `timeline` is sharded
+
+    @cached_property
+    def passes(self) -> tuple[BlockPass, ...]:
+        return block_passes(self.timeline, self.facts.blocks)
+
+    def changed(self, timeline: Timeline) -> "Case":
+        return replace(self, timeline=timeline)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A remedy's settings at work on a timeline: what it becomes, and what that costs.
+
+    `low` and `high` are timelines at the ends of what the evidence leaves open; None = the same as `expected`.
+    """
+
+    setting: Setting
+    expected: Timeline
+    low: Timeline | None
+    high: Timeline | None
+    step_time_factor: Band
+    numerics: Numerics
+    why: str
+    doubt: str = ""  # why the band has a width
+
+
+def case_of(profile: DeviceProfile, job: Job) -> Case:
+    """Raises nothing; a profile without a trace gives an empty timeline."""
+    return Case(profile=profile, job=job, facts=read(profile.snapshot.recording), timeline=timeline_of(profile))
+
+
+def replayed(timeline: Timeline, job: Job) -> Replayed:
+    """Through the allocator: at the job's capacity, and where that fails without any, so that a peak is known."""
+    if job.capacity_bytes is not None:
+        limited = timeline.replay(capacity_bytes=job.capacity_bytes)
+        if limited.fits:
+            return limited
+        return replace(timeline.replay(), fits=False)
+    return timeline.replay()
+
+
+def product(bands: Sequence[Band]) -> Band:
+    low = expected = high = 1.0
+    for band in bands:
+        low, expected, high = low * band.low, expected * band.expected, high * band.high
+    return Band(low=low, expected=expected, high=high)
+
+
+def worst(numerics: Sequence[Numerics]) -> Numerics:
+    order = list(Numerics)
+    return max(numerics, key=order.index, default=Numerics.IDENTICAL)
+
+
+def band_of(expected: int, low: int, high: int, margin: float) -> ByteBand:
+    """`margin` is a share: how far a rerun has been seen to differ from the prediction."""
+    values = sorted((expected, low, high))
+    return ByteBand(low=int(values[0] * (1 - margin)), expected=expected, high=int(values[-1] * (1 + margin)))
+
+
+__all__ = ["Band", "Case", "Change", "Estimate", "band_of", "case_of", "product", "replayed", "worst"]

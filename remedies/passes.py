@@ -1,0 +1,132 @@
+"""The passes of a training step in a timeline: where each repeated block ran forward, and where its backward began."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..diagnosers.interface import Category
+from .whatif_timeline import BACKWARD, FORWARD, OTHER, Mask, Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Iteration:
+    """One forward and the backward that follows it: times [start, backward_start), [backward_start, end)."""
+
+    start: float
+    backward_start: float
+    end: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockPass:
+    """One call of one block in one iteration."""
+
+    path: str
+    iteration: Iteration
+    rows: NDArray[np.intp]  # allocations made inside it during the forward, by birth
+    start: float
+    end: float  # the next allocation outside it
+    saved: NDArray[np.intp]  # of `rows`: kept for backward, the output not among them
+    output: int  # of `rows`: what the block returned (the last allocation alive after it), -1 = not found
+    backward_start: float  # its first event in backward; inf where the trace ends before
+
+
+def iterations(timeline: Timeline) -> tuple[Iteration, ...]:
+    """Every forward of the trace with its backward; the last may be cut (`backward_start` and `end` = the end)."""
+    found: list[Iteration] = []
+    runs = [run for run in timeline.runs if run.phase in (FORWARD, BACKWARD)]
+    start: float | None = None
+    step = 0
+    index = 0
+    while index < len(runs):
+        if runs[index].phase == FORWARD:
+            if start is None:
+                start, step = runs[index].start, runs[index].step
+            index += 1
+            continue
+        first = runs[index].start
+        end = runs[index].end
+        while index + 1 < len(runs) and runs[index + 1].phase == BACKWARD:
+            index += 1
+            end = runs[index].end
+        if start is not None:
+            found.append(Iteration(start=start, backward_start=first, end=end, step=step))
+        start = None
+        index += 1
+    if start is not None:
+        last = float(timeline.events)
+        found.append(Iteration(start=start, backward_start=last, end=last, step=step))
+    return tuple(found)
+
+
+def is_training(iteration: Iteration, timeline: Timeline) -> bool:
+    return iteration.backward_start < timeline.events
+
+
+def activation_rows(timeline: Timeline) -> Mask:
+    """What a forward (and the loss after it) makes: activations, autocast's casts not among them."""
+    return timeline.is_category(Category.ACTIVATION) & timeline.is_phase(FORWARD, OTHER)
+
+
+def saved_rows(timeline: Timeline, iteration: Iteration) -> Mask:
+    """Activations of this iteration that are alive when its backward begins, or when the trace ends."""
+    born = (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
+    return activation_rows(timeline) & born & (timeline.death > iteration.backward_start - 0.5)
+
+
+def block_passes(timeline: Timeline, paths: Sequence[str]) -> tuple[BlockPass, ...]:
+    """The calls of the blocks at `paths`, in the order of the forward, iteration by iteration."""
+    found = []
+    order = np.argsort(timeline.birth, kind="stable")
+    births = timeline.birth[order]
+    activation = activation_rows(timeline)
+    under = {path: timeline.under(path) for path in paths}
+    for iteration in iterations(timeline):
+        for path, mine in under.items():
+            inside = mine & activation & (timeline.phase != -1)
+            inside &= (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
+            rows = np.flatnonzero(inside)
+            if len(rows):
+                rows = rows[np.argsort(timeline.birth[rows], kind="stable")]
+                found.append(_pass(timeline, path, iteration, rows, births, mine))
+    return tuple(sorted(found, key=lambda each: (each.iteration.start, each.start)))
+
+
+def _pass(
+    timeline: Timeline,
+    path: str,
+    iteration: Iteration,
+    rows: NDArray[np.intp],
+    births: NDArray[np.float64],
+    mine: Mask,
+) -> BlockPass:
+    start, last = float(timeline.birth[rows[0]]), float(timeline.birth[rows[-1]])
+    following = int(np.searchsorted(births, last, side="right"))
+    end = float(births[following]) if following < len(births) else float(timeline.events)
+    end = min(end, iteration.backward_start)
+    death = timeline.death[rows]
+    alive_after = rows[death > end]
+    output = int(alive_after[-1]) if len(alive_after) else -1
+    kept = rows[death > iteration.backward_start - 0.5]
+    saved = kept[kept != output]
+    backward_start = float("inf")
+    if iteration.backward_start < timeline.events:
+        freed = timeline.death[saved]
+        freed = freed[(freed >= iteration.backward_start) & (freed < timeline.events)]
+        made = timeline.birth[mine & (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)]
+        candidates = np.concatenate([freed, made])
+        if len(candidates):
+            backward_start = float(candidates.min())
+    return BlockPass(
+        path=path,
+        iteration=iteration,
+        rows=rows,
+        start=start,
+        end=end,
+        saved=saved,
+        output=output,
+        backward_start=backward_start,
+    )
