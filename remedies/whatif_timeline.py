@@ -7,6 +7,7 @@ time. Time is the event index of the trace; what a remedy inserts gets times bet
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,12 +74,12 @@ class Timeline:
         return self.take(np.flatnonzero(~rows))
 
     def take(self, rows: NDArray[np.intp]) -> "Timeline":
-        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
+        return replace(self, **_columns({name: getattr(self, name)[rows] for name in _COLUMNS}))
 
     def joined(self, *others: "Timeline") -> "Timeline":
         """The rows of this timeline and of the others (of the same trace)."""
         parts = (self, *others)
-        return replace(self, **{name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS})
+        return replace(self, **_columns({name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS}))
 
     def copies(
         self,
@@ -92,14 +93,14 @@ class Timeline:
     ) -> "Timeline":
         """New rows in the image of `rows`, with other times (and size, category, phase where given)."""
         new = self.take(rows)
-        changes: dict[str, NDArray[np.generic]] = {"birth": birth, "death": death}
+        changes: dict[str, Any] = {"birth": birth, "death": death}
         if size is not None:
             changes["size"] = size
         if category is not None:
             changes["category"] = np.full(len(rows), CATEGORIES.index(category.value), np.int8)
         if phase is not None:
             changes["phase"] = np.full(len(rows), PHASES.index(phase), np.int8)
-        return replace(new, **changes)
+        return replace(new, **_columns(changes))
 
     def added(
         self, spans: Iterable[tuple[int, float, float]], *, category: Category, phase: str, step: int = 0
@@ -126,7 +127,7 @@ class Timeline:
 
     def peak(self) -> "PeakAt":
         """The highest sum of requested bytes, and when; births come before deaths of the same time."""
-        time, change, row = self._changes(self.size)
+        time, change, _ = self._changes()
         live = np.cumsum(change)
         at = int(live.argmax()) if len(live) else 0
         return PeakAt(int(live[at]) if len(live) else 0, float(time[at]) if len(time) else -1.0)
@@ -145,7 +146,7 @@ class Timeline:
         then those up to the failure.
         """
         allocator = Allocator(config, capacity_bytes) if capacity_bytes is not None else Allocator(config)
-        time, change, row = self._changes(self.size)
+        _, change, row = self._changes()
         addresses: dict[int, int] = {}
         sizes, streams = self.size.tolist(), self.stream.tolist()
         peak_allocated = peak_reserved = 0
@@ -159,13 +160,12 @@ class Timeline:
         except OutOfMemory:
             fits = False
         stats = allocator.stats()
-        peak_allocated, peak_reserved = stats["allocated_bytes"]["peak"], stats["reserved_bytes"]["peak"]
+        peak_allocated, peak_reserved = stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"]
         return Replayed(peak_allocated, peak_reserved, fits)
 
-    def _changes(
-        self, size: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.intp]]:
-        """Time, change of live bytes and row of every birth and death, in order; deaths after the trace are left out."""
+    def _changes(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.intp]]:
+        """Time, change of live bytes and row of every birth and death in the trace, in order."""
+        size = self.size
         rows = np.arange(len(size))
         dies = self.death < self.events
         time = np.concatenate([self.birth, self.death[dies]])
@@ -176,6 +176,11 @@ class Timeline:
 
 
 _COLUMNS = ("size", "birth", "death", "category", "phase", "step", "module", "stack", "stream")
+
+
+def _columns(columns: dict[str, Any]) -> dict[str, Any]:
+    """For `dataclasses.replace`: columns by name, whose types differ."""
+    return columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class ActivationCheckpointing(Application):
         self._models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._patches = Patches()
         self._patched: set[type] = set()
+        self._applied = False
 
     def root_called(self, module: torch.nn.Module) -> None:
         model = self.session.registry.top_of(module)
@@ -57,13 +58,14 @@ class ActivationCheckpointing(Application):
         def forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if not (module.training and torch.is_grad_enabled() and module in self._chosen):
                 return original(module, *args, **kwargs)
+            self._applied = True
             return checkpoint(original, module, *args, use_reentrant=False, **kwargs)
 
         return forward
 
     def gradient_scale(self, loss: torch.Tensor) -> None:
         """Before the first backward at the latest: refuse when no module of these classes is there."""
-        if not self._chosen:
+        if not self._chosen and not self._applied:
             self._refuse()
 
     def _refuse(self) -> None:
@@ -75,7 +77,7 @@ class ActivationCheckpointing(Application):
         )
 
     def unapplied(self) -> str | None:
-        return None if self._chosen else "no model with such modules was called with gradients enabled"
+        return None if self._applied else "no such module was called in training mode with gradients enabled"
 
     def undo(self) -> None:
         self._patches.undo()

@@ -3,7 +3,7 @@ activations that autograd saves in host memory until backward asks for them."""
 
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import torch
@@ -125,11 +125,12 @@ def _unpack(held: Any) -> torch.Tensor:
 
 
 def _host_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in host memory, pinned where there is an accelerator; on the CPU too, so that both behave alike."""
-    copy = torch.empty_strided(
-        tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu", pin_memory=tensor.device.type != "cpu"
-    )
-    return copy.copy_(tensor)
+    """A copy in host memory, pinned where that can be had; on the CPU too, so that both behave alike."""
+    size, stride, dtype = tensor.size(), tensor.stride(), tensor.dtype
+    if tensor.device.type != "cpu":
+        with suppress(RuntimeError):  # no pinned memory here (locked-memory limit, no driver): pageable is slower only
+            return torch.empty_strided(size, stride, dtype=dtype, device="cpu", pin_memory=True).copy_(tensor)
+    return torch.empty_strided(size, stride, dtype=dtype, device="cpu").copy_(tensor)
 
 
 def _of_parameter(tensor: torch.Tensor) -> bool:

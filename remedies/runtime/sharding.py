@@ -34,6 +34,7 @@ class Fsdp(Application):
         self._sharded: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self._mesh: DeviceMesh | None = None
         self._own_group = False
+        self._applied = False
 
     def before_script(self) -> None:
         if self.session.world_size < 2:
@@ -80,6 +81,7 @@ class Fsdp(Application):
     def _shard(self, model: torch.nn.Module) -> None:
         self._refuse_wrapped(model)
         self._models.add(model)
+        self._applied = True
         if self._mesh is None:
             self._mesh = init_device_mesh(self.session.device_type, (dist.get_world_size(),))
         blocks = of_classes(model, self.wrap or repeated_blocks(model))
@@ -131,7 +133,7 @@ class Fsdp(Application):
             dist.destroy_process_group()
 
     def unapplied(self) -> str | None:
-        return None if self._models else "no optimizer was built and no model was called with gradients enabled"
+        return None if self._applied else "no optimizer was built and no model was called with gradients enabled"
 
 
 def _tensors_of(entry: Any) -> list[torch.Tensor]:
