@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from .statistics import Counters
 
-ADDRESS_BITS = 64
+ADDRESS_BITS = 80  # recorded addresses have 64; a replay needs some beyond them
 ADDRESS_MASK = (1 << ADDRESS_BITS) - 1
 PoolId = tuple[int, int]
 DEFAULT_POOL: PoolId = (0, 0)

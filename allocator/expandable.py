@@ -66,7 +66,7 @@ def _find_room(heap: Heap, pool: Pool, size: int, stream: int) -> Block:
             block = block.prev
         if _has_room(block, size):
             return block
-    pages = -(-(heap.total_bytes + heap.total_bytes // 8) // pool.page)
+    pages = -(-max(heap.total_bytes + heap.total_bytes // 8, size) // pool.page)
     segment = ExpandableSegment(heap.driver.reserve(pages * pool.page), pages * pool.page, pool.page)
     return add_segment(heap, segment, pool, stream)
 

@@ -9,7 +9,7 @@ neighbours of their segment. Sizes and counters are bytes. The machine has no cl
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..snapshots.model import Action
@@ -18,6 +18,7 @@ from .blocks import ADDRESS_BITS, ADDRESS_MASK, DEFAULT_POOL, Block, Pool, PoolI
 from .config import MIN_BLOCK, SMALL_SIZE, AllocatorConfig
 from .driver import Driver, VirtualDriver
 from .heap import UNLIMITED, BlockView, Emit, Heap, SegmentView
+from .restore import Owner, restore
 
 __all__ = ["Allocator", "BlockView", "OutOfMemory", "SegmentView"]
 
@@ -81,14 +82,17 @@ class Allocator:
 
     # ---- what the program calls
 
-    def malloc(self, size: int, stream: int = 0) -> int:
-        """Address of a block for `size` > 0 bytes. Raises OutOfMemory after PyTorch's own retries."""
+    def malloc(self, size: int, stream: int = 0, pool_id: PoolId | None = None) -> int:
+        """Address of a block for `size` > 0 bytes. Raises OutOfMemory after PyTorch's own retries.
+
+        `pool_id` names a private pool outright; without it the captures underway decide.
+        """
         if (self._events or self._deferred) and not self.defer_streams and not self._captures:
             self.process_events()
         if size <= 0:
             raise ValueError(f"an allocation needs a positive size, not {size}")
         rounded = (size + 511) & -512 if self._plain_rounding else self.config.round_size(size)
-        pool = self._pool_for(rounded, stream)
+        pool = self._pool_for(rounded, stream, pool_id)
         block = self._find(pool, rounded, stream)
         if block is None:
             block = self._obtain(pool, size, rounded, stream)
@@ -165,6 +169,12 @@ class Allocator:
         self._allowed = None if fraction == 1.0 else int(fraction * self.heap.total_bytes)
         self._collects = self._allowed is not None and self.config.garbage_collection_threshold > 0
 
+    def restore(self, views: Iterable[SegmentView], ranges: Mapping[Owner, Iterable[tuple[int, int]]]) -> None:
+        """Start from a recorded state (see `restore.restore`); only for an allocator that was not used yet."""
+        for block in restore(self.heap, views, ranges):
+            block.pending_events = 1
+            self._events.setdefault(-1, deque()).append(block)
+
     # ---- private pools (CUDA graphs, MemPool)
 
     def begin_allocate_to_pool(self, pool_id: PoolId, serves: Callable[[int], bool] = lambda stream: True) -> None:
@@ -237,16 +247,35 @@ class Allocator:
             raise ValueError(f"{address:#x} is not the address of an allocated block")
         return block
 
-    def _pool_for(self, rounded: int, stream: int) -> Pool:
+    def _pool_for(self, rounded: int, stream: int, pool_id: PoolId | None) -> Pool:
+        if pool_id is not None:
+            return self.heap.pool_pair(pool_id)[rounded > SMALL_SIZE]
         for pool_id, serves in self._captures.items():
             if serves(stream):
                 return self.heap.pools[pool_id][rounded > SMALL_SIZE]
         return self.heap.small if rounded <= SMALL_SIZE else self.heap.large
 
+    def first_given_back(self, size: int, stream: int = 0, pool_id: PoolId | None = None) -> int | None:
+        """The oversize block that this request would give back first if the driver had no more memory."""
+        rounded = self.config.round_size(size)
+        chosen, _ = self._oversize_to_release(self._pool_for(rounded, stream, pool_id), rounded, stream)
+        return chosen[0].address if chosen else None
+
+    def could_serve(self, size: int, stream: int = 0, pool_id: PoolId | None = None) -> bool:
+        """Whether a cached block would serve this request, without new memory from the driver."""
+        rounded = self.config.round_size(size)
+        index = self._best_fit(self._pool_for(rounded, stream, pool_id), rounded, stream)
+        return index is not None
+
     def _find(self, pool: Pool, size: int, stream: int) -> Block | None:
         """Take the best fit out of the pool: the smallest block that is large enough, lowest address first."""
         if self._collects:
             pool.searches += 1
+        index = self._best_fit(pool, size, stream)
+        return None if index is None else self.heap.blocks[pool.free[stream].pop(index) & ADDRESS_MASK]
+
+    def _best_fit(self, pool: Pool, size: int, stream: int) -> int | None:
+        """Index, in the stream's free list, of the block that serves `size` bytes."""
         keys = pool.free.get(stream)
         if not keys:
             return None
@@ -264,8 +293,7 @@ class Allocator:
             size < self._max_split or block.size >= size + self.config.max_non_split_rounding
         ):
             return None
-        del keys[index]
-        return block
+        return index
 
     def _prefer_full_ranges(self, keys: list[int], index: int) -> int:
         """The better fit when the best one can grow: a block is as large as it can become, not as it is."""
@@ -345,10 +373,13 @@ class Allocator:
                 surplus -= block.size
                 self.heap.release_segment(block)
 
-    def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
-        """With max_split_size: free the one oversize block that makes room, else oversize ones, largest first."""
+    def _oversize_to_release(self, pool: Pool, size: int, stream: int) -> tuple[list[Block], bool]:
+        """With max_split_size: the one oversize block that makes room, else oversize ones, largest first.
+
+        Also whether they suffice; PyTorch frees them either way.
+        """
         if self._max_split == UNLIMITED:
-            return False
+            return [], False
         wanted = max(size, self._max_split)
         oversize = [
             block
@@ -358,13 +389,17 @@ class Allocator:
         ]
         for block in oversize:
             if block.size >= wanted:
-                self.heap.release_segment(block)
-                return True
-        released = 0
-        while oversize and released < wanted:
-            released += oversize[-1].size
-            self.heap.release_segment(oversize.pop())
-        return released >= wanted
+                return [block], True
+        chosen: list[Block] = []
+        while oversize and sum(block.size for block in chosen) < wanted:
+            chosen.append(oversize.pop())
+        return chosen, sum(block.size for block in chosen) >= wanted
+
+    def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
+        chosen, suffices = self._oversize_to_release(pool, size, stream)
+        for block in chosen:
+            self.heap.release_segment(block)
+        return suffices
 
     def _release_cached(self) -> None:
         """Wait for all streams, then free every segment that is one free block and every free page."""

@@ -1,0 +1,386 @@
+"""Replay a recorded trace through the allocator: does the model do what PyTorch did?
+
+The state before the first event comes from `rebuild`. Every request of the trace is then made again; a segment gets the
+address that the recording shows, and fails where the recording shows that memory was given back first. Compared are the
+address of each allocation, each segment event with its size and order, and the layout at the end.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..snapshots.model import Action, BlockState, DeviceSnapshot, Stacks
+from .blocks import PoolId
+from .config import SMALL_BUFFER, SMALL_SIZE, AllocatorConfig, from_snapshot_settings
+from .heap import BlockView, SegmentView
+from .machine import Allocator, OutOfMemory
+from .rebuild import StartState, rebuild
+
+UNKNOWN_MEMORY = 1 << 70  # addresses from here on were not recorded: the model asked where PyTorch did not
+GIVES_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+OTHER_STREAM = (1 << 64) - 1  # stands for whatever stream a block waited for; the trace does not name it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """The first place where the model does something else than the recording."""
+
+    event: int  # -1 = before the first event
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What the replay of one device's trace found. Sizes are bytes; block bytes are the unit of memory_allocated().
+
+    `block_bytes` has one entry per event: the block size for an alloc event, 0 elsewhere. `older_blocks` are the
+    blocks live before the first event, `uncertain_blocks` those of them whose unsplit rest (at most 1 MiB each) no
+    recording can tell. `retries` counts requests that gave back everything cached first; without stacks some of them
+    may have followed an empty_cache(). Peaks include the state before the first event, whose event is -1.
+    """
+
+    alloc_events: int
+    matched_addresses: int
+    segment_events: int
+    matched_segments: int
+    layout_matches: bool
+    block_bytes: NDArray[np.int64]
+    older_blocks: tuple[BlockView, ...]
+    uncertain_blocks: tuple[int, ...]
+    peak_allocated: int
+    peak_allocated_event: int
+    peak_reserved: int
+    peak_reserved_event: int
+    retries: int
+    departure: Departure | None
+    start: tuple[SegmentView, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Every address, every segment event and the final layout are those of the recording."""
+        return (
+            self.departure is None
+            and self.matched_addresses == self.alloc_events
+            and self.matched_segments == self.segment_events
+            and self.layout_matches
+        )
+
+
+def replay(
+    device: DeviceSnapshot,
+    settings: AllocatorConfig | Mapping[str, object] | None = None,
+    stacks: Stacks | None = None,
+) -> Replay:
+    """Replay all events. `settings` are the recording's own: a config, or a snapshot's `allocator_settings`.
+
+    With `stacks`, memory given back by torch.cuda.empty_cache() is told from that of a retry by its stack.
+    """
+    return Replayer(device, _config_of(settings), stacks).run()
+
+
+def heap_at(
+    device: DeviceSnapshot, settings: AllocatorConfig | Mapping[str, object] | None, event: int
+) -> tuple[SegmentView, ...]:
+    """Segments and blocks just after `event` (-1 = before the first; an oom event: after its retries)."""
+    replayer = Replayer(device, _config_of(settings))
+    replayer.advance(event + 1)
+    return tuple(replayer.allocator.segments())
+
+
+def _config_of(settings: AllocatorConfig | Mapping[str, object] | None) -> AllocatorConfig:
+    if isinstance(settings, AllocatorConfig):
+        return settings
+    return from_snapshot_settings(settings or {})
+
+
+def _stacks_that_empty(stacks: Stacks) -> frozenset[int]:
+    """Indices of the stacks that go through torch.cuda.empty_cache()."""
+    frames = {index for index, frame in enumerate(stacks.frames) if frame.name in ("empty_cache", "emptyCache")}
+    return frozenset(index for index, stack in enumerate(stacks.stacks) if not frames.isdisjoint(stack))
+
+
+@dataclass(slots=True)
+class RecordedDriver:
+    """Answers as the recorded driver did: from the segment events that belong to the request at hand."""
+
+    upcoming: deque[tuple[int, int, int, int]] = field(default_factory=deque)  # action, address, size, event
+    reserved: dict[int, tuple[int, tuple[int, bool]]] = field(default_factory=dict)  # ranges: size, stream and pool
+    maps: list[tuple[int, ...]] = field(default_factory=list)  # all segment_map events: event, address, size, stream
+    event: int = 0  # the first event that belongs to the request at hand
+    owner: tuple[int, bool] = (0, False)  # its stream, and whether it uses the large pool
+    fails: bool = False  # it ran out of memory
+    next_unknown: int = UNKNOWN_MEMORY
+
+    def free_bytes(self) -> int:
+        return 0
+
+    def _fails_first(self) -> bool:
+        """The recording shows memory given back, or the end, where the model asks for new memory."""
+        if not self.upcoming:
+            return self.fails
+        return self.upcoming[0][0] in GIVES_BACK
+
+    def malloc(self, size: int) -> int | None:
+        if self._fails_first():
+            return None
+        if self.upcoming and self.upcoming[0][0] == Action.SEGMENT_ALLOC:
+            return self.upcoming[0][1]
+        self.next_unknown += size
+        return self.next_unknown - size
+
+    def free(self, address: int, size: int) -> None:
+        return None
+
+    def reserve(self, size: int) -> int:
+        """A range begins where the next pages outside every known range are mapped for the same stream and pool."""
+        address = self.next_unknown
+        for index in range(bisect_left(self.maps, (self.event,)), len(self.maps)):
+            _, mapped, pages, stream = self.maps[index]
+            if (stream, pages > SMALL_BUFFER) == self.owner and self._is_unreserved(mapped, size):
+                address = mapped
+                break
+        else:
+            self.next_unknown += size
+        self.reserved[address] = (size, self.owner)
+        return address
+
+    def _is_unreserved(self, address: int, size: int) -> bool:
+        return all(address + size <= start or start + room <= address for start, (room, _) in self.reserved.items())
+
+    def is_foreign(self, address: int) -> bool:
+        """Whether another stream or pool than that of the request at hand holds this range."""
+        return any(
+            start <= address < start + size and owner != self.owner for start, (size, owner) in self.reserved.items()
+        )
+
+    def release(self, address: int, size: int) -> None:
+        del self.reserved[address]
+
+    def map(self, address: int, size: int) -> bool:
+        return not self._fails_first()
+
+    def unmap(self, address: int, size: int) -> None:
+        return None
+
+
+class Replayer:
+    """The forward run; `advance` can stop anywhere."""
+
+    def __init__(self, device: DeviceSnapshot, config: AllocatorConfig, stacks: Stacks | None = None) -> None:
+        self.device = device
+        self.emptying = None if stacks is None else _stacks_that_empty(stacks)
+        self.start: StartState = rebuild(device, config)
+        self.driver = RecordedDriver()
+        for (_, large, stream), owned in self.start.ranges.items():
+            self.driver.reserved.update({address: (size, (stream, large)) for address, size in owned})
+        total = (self.start.range_bytes - config.large_segment_size) * 8 // 9  # a range is 9/8 of it, in whole pages
+        self.allocator = Allocator(config, emit=self._compare, driver=self.driver, total_bytes=total)
+        self.allocator.defer_streams = True
+        self.allocator.restore(self.start.segments, self.start.ranges)
+        trace = device.trace
+        self._actions, self._addresses = trace.action.tolist(), trace.address.tolist()
+        self._sizes, self._streams = trace.size.tolist(), trace.stream.tolist()
+        rows = zip(self._actions, self._addresses, self._sizes, self._streams, strict=True)
+        self.driver.maps = [(event, *row[1:]) for event, row in enumerate(rows) if row[0] == Action.SEGMENT_MAP]
+        self._moved: dict[int, int] = {}  # recorded address -> the model's, where they differ
+        self._event = 0
+        self._prelude: list[int] = []  # segment events seen since the last request
+        self.block_bytes = [0] * len(self._actions)
+        self.allocs = self.matched_addresses = self.matched_segments = 0
+        self.departure: Departure | None = None
+        if self.start.contradiction is not None:
+            self.departure = Departure(event=-1, reason=f"trace and segments disagree: {self.start.contradiction}")
+        self.peak_allocated, self.peak_allocated_event = self.allocator.allocated_bytes, -1
+        self.peak_reserved, self.peak_reserved_event = self.allocator.reserved_bytes, -1
+
+    def run(self) -> Replay:
+        self.advance(len(self._actions))
+        layout_matches = self._layout_matches()
+        if not layout_matches:
+            self._depart(len(self._actions) - 1, "the blocks at the end are not those of the snapshot")
+        actions = np.asarray(self.device.trace.action)
+        older = [block for view in self.start.segments for block in view.blocks]
+        return Replay(
+            alloc_events=self.allocs,
+            matched_addresses=self.matched_addresses,
+            segment_events=int(np.count_nonzero((actions >= Action.SEGMENT_ALLOC) & (actions <= Action.SEGMENT_UNMAP))),
+            matched_segments=self.matched_segments,
+            layout_matches=layout_matches,
+            block_bytes=np.array(self.block_bytes, dtype=np.int64),
+            older_blocks=tuple(block for block in older if block.state is not BlockState.INACTIVE),
+            uncertain_blocks=self.start.uncertain,
+            peak_allocated=self.peak_allocated,
+            peak_allocated_event=self.peak_allocated_event,
+            peak_reserved=self.peak_reserved,
+            peak_reserved_event=self.peak_reserved_event,
+            retries=self.allocator.memory_stats()["num_alloc_retries"],
+            departure=self.departure,
+            start=self.start.segments,
+        )
+
+    def advance(self, until: int) -> None:
+        """Make the requests of all events before `until`."""
+        actions, addresses = self._actions, self._addresses
+        last = len(actions)
+        while self._event < until:
+            event = self._event
+            action = actions[event]
+            self._event = event + 1
+            if action == Action.ALLOC or action == Action.OOM:
+                self._request(event, action == Action.OOM)
+            elif action == Action.FREE_REQUESTED:
+                self._flush()
+                address = addresses[event]
+                paired = event + 1 < last and actions[event + 1] == Action.FREE_COMPLETED
+                self._free(event, address, waits=not (paired and addresses[event + 1] == address))
+            elif action == Action.FREE_COMPLETED:
+                self._complete(event)
+            elif Action.SEGMENT_ALLOC <= action <= Action.SEGMENT_UNMAP:
+                self._prelude.append(event)
+            elif action == Action.SNAPSHOT:
+                self._flush()
+        if until >= last:
+            self._flush()
+
+    # ---- requests
+
+    def _request(self, event: int, out_of_memory: bool) -> None:
+        size, stream, recorded = self._sizes[event], self._streams[event], self._addresses[event]
+        pool_id = None
+        if self.start.event_pools is not None:
+            pool_id = self.device.pools[max(self.start.event_pools[event], 0)]
+        self.driver.fails = out_of_memory
+        if self._prelude:
+            self._expect(size, stream, pool_id)
+        if self.driver.maps:
+            self.driver.event = self.driver.upcoming[0][3] if self.driver.upcoming else event
+            self.driver.owner = (stream, self.allocator.config.round_size(size) > SMALL_SIZE)
+        try:
+            address = self.allocator.malloc(size, stream, pool_id)
+        except OutOfMemory:
+            if not out_of_memory:
+                self._depart(event, f"the model finds no memory for {size} bytes that PyTorch allocated")
+        else:
+            if out_of_memory:
+                self._depart(event, f"the model serves {size} bytes for which PyTorch ran out of memory")
+                self.allocator.free(address)
+            else:
+                self._allocated(event, size, address, recorded)
+        if self.driver.upcoming:
+            self._missed()
+
+    def _allocated(self, event: int, size: int, address: int, recorded: int) -> None:
+        self.allocs += 1
+        self.block_bytes[event] = self.allocator.block_size(address)
+        if address == recorded:
+            self.matched_addresses += 1
+            self._moved.pop(recorded, None)
+        else:
+            self._moved[recorded] = address
+            self._depart(event, f"allocates {size} bytes at {address:#x}; PyTorch did at {recorded:#x}")
+        if self.allocator.allocated_bytes > self.peak_allocated:
+            self.peak_allocated, self.peak_allocated_event = self.allocator.allocated_bytes, event
+
+    def _expect(self, size: int, stream: int, pool_id: PoolId | None) -> None:
+        """Say which recorded segment events the next request should cause."""
+        if self._actions[self._prelude[0]] in GIVES_BACK:
+            obtains = next((i for i, e in enumerate(self._prelude) if self._actions[e] not in GIVES_BACK), None)
+            self.driver.owner = (stream, self.allocator.config.round_size(size) > SMALL_SIZE)
+            mapped = None if obtains is None else self._addresses[self._prelude[obtains]]
+            if self._was_emptied(size, stream, pool_id, mapped):
+                rest = [] if obtains is None else self._prelude[obtains:]
+                self._prelude = self._prelude[:obtains]
+                self._flush()
+                self._prelude = rest
+        self.driver.upcoming.extend(self._row(event) for event in self._prelude)
+        self._prelude = []
+
+    def _was_emptied(self, size: int, stream: int, pool_id: PoolId | None, obtained: int | None) -> bool:
+        """Whether the program emptied the cache before this request, rather than the request's own retry.
+
+        The stack says it where there is one. Otherwise: a request that a cached block could serve does not retry; a
+        retry begins with the oversize blocks that suffice; a range that was just dropped was dropped before. What is
+        still open after that leaves the same state either way.
+        """
+        first = self._prelude[0]
+        stack = int(self.device.trace.stack[first])
+        if self.emptying is not None and stack >= 0:
+            return stack in self.emptying
+        oversize = self.allocator.first_given_back(size, stream, pool_id)
+        return (
+            self.allocator.could_serve(size, stream, pool_id)
+            or (oversize is not None and oversize != self._addresses[first])
+            or (obtained is not None and self.driver.is_foreign(obtained))
+        )
+
+    def _flush(self) -> None:
+        """Segment events that no request asked for: the program emptied the cache."""
+        if self._prelude:
+            self.driver.upcoming.extend(self._row(event) for event in self._prelude)
+            self._prelude = []
+            self.allocator.empty_cache()
+            if self.driver.upcoming:
+                self._missed()
+
+    def _row(self, event: int) -> tuple[int, int, int, int]:
+        return self._actions[event], self._addresses[event], self._sizes[event], event
+
+    def _missed(self) -> None:
+        action, address, size, event = self.driver.upcoming[0]
+        name = Action(action).name.lower()
+        self._depart(event, f"PyTorch's {name} of {size} bytes at {address:#x} does not happen in the model")
+        self.driver.upcoming.clear()
+
+    def _free(self, event: int, recorded: int, waits: bool) -> None:
+        address = self._moved.get(recorded, recorded)
+        try:
+            if waits:
+                self.allocator.record_stream(address, OTHER_STREAM)
+            self.allocator.free(address)
+        except ValueError:
+            self._depart(event, f"frees {recorded:#x}, which is not allocated in the model")
+
+    def _complete(self, event: int) -> None:
+        """The end of a free: right after its request, or later when another stream used the block."""
+        recorded = self._addresses[event]
+        if event and self._actions[event - 1] == Action.FREE_REQUESTED and self._addresses[event - 1] == recorded:
+            return
+        address = self._moved.get(recorded, recorded)
+        try:
+            self.allocator.complete(address)
+        except ValueError:
+            self._free(event, recorded, waits=False)  # free_requested was not recorded (skip_actions)
+
+    # ---- comparing
+
+    def _compare(self, action: Action, address: int, size: int, stream: int) -> None:
+        if action < Action.SEGMENT_ALLOC or action > Action.SEGMENT_UNMAP:
+            return
+        upcoming = self.driver.upcoming
+        if upcoming and upcoming[0][:3] == (action, address, size):
+            event = upcoming.popleft()[3]
+            self.matched_segments += 1
+        else:
+            event = self._event - 1
+            self._depart(
+                event, f"the model does {action.name.lower()} of {size} bytes at {address:#x}; PyTorch did not"
+            )
+            if upcoming and upcoming[0][0] == action:
+                upcoming.popleft()
+        reserved = self.allocator.reserved_bytes
+        if reserved > self.peak_reserved:
+            self.peak_reserved, self.peak_reserved_event = reserved, event
+
+    def _depart(self, event: int, reason: str) -> None:
+        if self.departure is None:
+            self.departure = Departure(event=event, reason=reason)
+
+    def _layout_matches(self) -> bool:
+        blocks = self.device.blocks
+        recorded = sorted(zip(blocks.address.tolist(), blocks.size.tolist(), blocks.state.tolist(), strict=True))
+        model = [(b.address, b.size, int(b.state)) for view in self.allocator.segments() for b in view.blocks]
+        return recorded == sorted(model)
