@@ -365,7 +365,7 @@ class Replayer:
             event = upcoming.popleft()[3]
             self.matched_segments += 1
         else:
-            event = self._event - 1
+            event = upcoming[0][3] if upcoming else self._event - 1
             self._depart(
                 event, f"the model does {action.name.lower()} of {size} bytes at {address:#x}; PyTorch did not"
             )

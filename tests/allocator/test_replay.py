@@ -105,7 +105,7 @@ def test_a_retry_is_told_from_an_emptied_cache_by_the_stack():
     recorder = Recorder(parse(""), 64 * MIB)
     allocator = recorder.allocator
     allocator.free(allocator.malloc(40 * MIB))
-    allocator.malloc(30 * MIB)
+    allocator.malloc(50 * MIB)
     assert recorder.events[4][0] is Action.SEGMENT_FREE
     device = recorder.snapshot()
     assert replay(device).retries == 1
