@@ -57,6 +57,7 @@ class Hooks:
         self.modules: list[str] = []
         self.running: list[int] = []  # module ids from the outermost to the innermost that runs
         self.before_stop: Callable[[], None] | None = None
+        self.on_change: Callable[[], None] | None = None
         self.roots: list[weakref.ref[torch.nn.Module]] = []
         self.optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._ids: dict[str, int] = {}
@@ -235,6 +236,8 @@ class Hooks:
             self._sequence.append(max(sequence_number(), self._sequence[-1] if self._sequence else 0))
             self._sequence_module.append(module)
         self.sink.changed(phase, self.step, module)
+        if self.on_change is not None:
+            self.on_change()
 
     # ---- roles
 

@@ -5,13 +5,11 @@ ours. Costs about 1 us at depth 10 and 4 us at depth 60.
 """
 
 import sys
-from pathlib import Path
 from types import CodeType
 
 from ...snapshots.model import Frame, Stacks
+from ..script import is_recorder
 
-_ROOM = Path(__file__).parents[1]
-_OWN = (str(_ROOM), str(_ROOM.resolve()))
 _MACHINERY = ("torch/_compile.py", "torch/_ops.py", "torch/utils/_python_dispatch.py", "torch/_dynamo/eval_frame.py")
 
 
@@ -74,7 +72,7 @@ class StackTable:
 
 def is_machinery(filename: str) -> bool:
     """True for files of oomdoc's recorders and for the parts of torch that only a dispatch mode brings in."""
-    return filename.startswith(_OWN) or filename.replace("\\", "/").endswith(_MACHINERY)
+    return is_recorder(filename) or filename.replace("\\", "/").endswith(_MACHINERY)
 
 
 def _line_table(code: CodeType) -> dict[int, int]:

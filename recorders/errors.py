@@ -1,0 +1,16 @@
+"""What a recorder cannot do."""
+
+from ..errors import OomdocError
+
+
+class UnsupportedOperationError(OomdocError):
+    """The virtual GPU does not know what this operation allocates: it stops instead of guessing."""
+
+    def __init__(self, operation: str, what: str, hint: str, file: str = "", line: int = 0) -> None:
+        self.operation = operation
+        self.what = what
+        self.hint = hint
+        self.file = file
+        self.line = line
+        where = f" ({file}:{line})" if file else ""
+        super().__init__(f"{what}{where}\n{hint}")

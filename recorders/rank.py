@@ -1,0 +1,148 @@
+"""`python -m oomdoc.recorders.rank SPEC.json`: the process of one rank. Runs the script under a recorder.
+
+Leaves `rankN.pickle` and `rankN.status.json` in the run directory: at the end, when enough steps are done, on out of
+memory, on any other exception, on SIGTERM. Exits with the script's own status; 1 on out of memory; 2 where the
+recorder had to stop.
+"""
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..errors import OomdocError
+from ..snapshots import writer
+from .launch import DEFAULT_STEPS, RunSpec
+from .outcome import Failure, Outcome, Terminated, outcome_of
+from .progress import Progress
+from .recorder import Recorder
+from .script import execute, user_traceback
+
+
+def main(argv: list[str]) -> int:
+    spec = read_spec(Path(argv[1]))
+    rank = int(os.environ.get("RANK", spec.rank))
+    try:
+        with recorder_of(spec, rank) as recorder, _apply(spec, recorder):
+            outcome = record(spec, recorder, rank)
+            outcome.write(spec.run_dir / f"rank{rank}.status.json")
+            with contextlib.suppress(SystemExit):
+                atexit._run_exitfuncs()  # the script's own, while its GPU is still there
+    except OomdocError as error:
+        print(f"oomdoc: {error}", file=sys.stderr)  # noqa: T201  (the child's own stderr)
+        outcome = Outcome(exit_status=error.exit_status, failure=Failure(message=str(error)))
+        outcome.write(spec.run_dir / f"rank{rank}.status.json")
+    return outcome.exit_status
+
+
+def read_spec(path: Path) -> RunSpec:
+    raw = json.loads(path.read_text())
+    raw["args"] = tuple(raw["args"])
+    raw["run_dir"] = Path(raw["run_dir"]).resolve()
+    raw["apply"] = Path(raw["apply"]).resolve() if raw["apply"] else None
+    return RunSpec(**raw)
+
+
+def recorder_of(spec: RunSpec, rank: int) -> AbstractContextManager[Recorder]:
+    steps = None if spec.steps == 0 else spec.steps
+    if spec.mode == "cuda":
+        from .cuda import cuda_recorder
+
+        return cuda_recorder(steps=steps)
+    from .virtual.recorder import virtual_recorder
+
+    return virtual_recorder(spec, rank, steps=DEFAULT_STEPS if spec.steps is None else steps)
+
+
+@contextmanager
+def _apply(spec: RunSpec, recorder: Recorder) -> Iterator[None]:
+    """The remedies of an oomdoc.yaml, put in force before the script starts."""
+    if spec.apply is None:
+        yield
+        return
+    from ..remedies.runtime.install import install
+
+    config_file: Any = importlib.import_module("..remedies.config_file", __package__)
+    config = config_file.read(spec.apply)
+    with install(config.remedies, world_size=spec.world_size, device_type="cuda") as applied:
+        yield
+    for note in applied.notes:
+        print(f"oomdoc: {note}", file=sys.stderr)  # noqa: T201  (the child's own stderr)
+    for reason in applied.unapplied():
+        print(f"oomdoc: not applied: {reason}", file=sys.stderr)  # noqa: T201
+
+
+def record(spec: RunSpec, recorder: Recorder, rank: int) -> Outcome:
+    """Run the script, dump the snapshot at the moment it ends, and say how it ended."""
+    path = spec.run_dir / f"rank{rank}.pickle"
+    dumped = False
+
+    def dump() -> None:
+        nonlocal dumped
+        if not dumped:
+            dumped = True
+            writer.dump(recorder.snapshot((spec.script, *spec.args)), path)
+
+    recorder.hooks.before_stop = dump
+    error: BaseException | None = None
+    with _terminable(recorder), Progress.inherited(recorder):
+        try:
+            execute(spec.script, spec.args, module=spec.module)
+        except OomdocError:
+            dump()
+            raise
+        except BaseException as raised:
+            error = raised
+            dump()
+            _report(raised)
+        else:
+            dump()
+    oom_at_end = recorder.out_of_memory_at_end()
+    outcome = outcome_of(error, recorder.hooks.completed, oom_at_end=oom_at_end)
+    if error is not None:
+        error.__traceback__ = None
+    return outcome
+
+
+def _report(error: BaseException) -> None:
+    """What Python prints for an uncaught error, from the script's first frame on."""
+    from .hooks import StopAfterSteps
+
+    if isinstance(error, (StopAfterSteps, Terminated)):
+        return
+    if isinstance(error, SystemExit):
+        if error.code is not None and not isinstance(error.code, int):
+            print(error.code, file=sys.stderr)  # noqa: T201  (as Python does)
+        return
+    error.__traceback__ = user_traceback(error.__traceback__)
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+@contextmanager
+def _terminable(recorder: Recorder) -> Iterator[None]:
+    """SIGTERM ends the script at the next moment when the recorder is not in the middle of an event."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        if recorder.busy():
+            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            return
+        raise Terminated
+
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,28 @@
+"""What a recorder is to the process of a rank: the virtual GPU or a real one."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..snapshots.model import Snapshot
+from .hooks import Hooks
+
+
+class Recorder(Protocol):
+    """Events go in while the script runs; `snapshot` can be taken at any moment between two of them."""
+
+    @property
+    def hooks(self) -> Hooks: ...
+
+    def snapshot(self, argv: Sequence[str]) -> Snapshot: ...
+
+    def out_of_memory_at_end(self) -> bool:
+        """An OOM was the last thing: no optimizer step came after it, whatever the script made of it."""
+        ...
+
+    def busy(self) -> bool:
+        """In the middle of an event: not a moment to dump."""
+        ...
+
+    def allocated(self) -> tuple[int, int, int]:
+        """(allocated now, highest allocated, events) of the fullest device; bytes."""
+        ...

@@ -1,0 +1,86 @@
+"""The virtual GPU as the recorder of a rank."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ...allocator.config import AllocatorConfig, parse
+from ...configs import loader
+from ...snapshots.model import Snapshot
+from ..hooks import Hooks
+from ..launch import RunSpec
+from ..script import LAUNCHER_CODES
+from .device import GpuTarget
+from .session import Session, virtual_session
+
+
+@dataclass(frozen=True)
+class VirtualRecorder:
+    session: Session
+    settings: dict[str, object]
+
+    @property
+    def hooks(self) -> Hooks:
+        return self.session.hooks
+
+    def snapshot(self, argv: Sequence[str]) -> Snapshot:
+        return self.session.snapshot(argv, self.settings)
+
+    def out_of_memory_at_end(self) -> bool:
+        """The last `oom` event of any device came after the last optimizer step began."""
+        session = self.session
+        for log, marks in zip(session.device.logs, session.roles.marks, strict=True):
+            last = max((i for i in log.free_bytes_at_oom), default=-1)
+            if last >= 0 and not any(mark.event > last and mark.phase == "optimizer" for mark in marks):
+                return True
+        return False
+
+    def busy(self) -> bool:
+        return self.session.device.lock.locked()
+
+    def allocated(self) -> tuple[int, int, int]:
+        allocators = self.session.device.allocators
+        now = max(each.allocated_bytes for each in allocators)
+        peak = max(each.memory_stats()["allocated_bytes.all.peak"] for each in allocators)
+        return now, peak, sum(map(len, self.session.device.logs))
+
+
+def target_of(name: str, capacity_bytes: int | None = None) -> GpuTarget:
+    """The card of configs/gpus.yaml; `capacity_bytes` replaces its total."""
+    spec = loader.gpu(name)
+    return GpuTarget(
+        name=spec.name,
+        total_bytes=capacity_bytes or spec.total_bytes,
+        context_bytes=spec.context_bytes,
+        sm_count=spec.sm_count,
+        threads_per_sm=spec.threads_per_sm,
+        compute_capability=spec.compute_capability,
+    )
+
+
+@contextmanager
+def virtual_recorder(spec: RunSpec, rank: int, *, steps: int | None) -> Iterator[VirtualRecorder]:
+    text = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+    config = parse(text) if text else AllocatorConfig()
+    with virtual_session(
+        target_of(spec.gpu or "a100-80gb", spec.capacity_bytes),
+        device_count=spec.nproc_per_node,
+        config=config,
+        rank=rank,
+        world_size=spec.world_size,
+        steps=steps,
+    ) as session:
+        session.device.stacks.stop_codes.update(LAUNCHER_CODES)
+        yield VirtualRecorder(session, settings_of(text, config))
+
+
+def settings_of(text: str, config: AllocatorConfig) -> dict[str, object]:
+    """`allocator_settings` of the snapshot, as PyTorch writes them."""
+    return {
+        "PYTORCH_CUDA_ALLOC_CONF": text,
+        "max_split_size": -1 if config.max_split_size is None else config.max_split_size,
+        "garbage_collection_threshold": config.garbage_collection_threshold,
+        "expandable_segments": config.expandable_segments,
+        "roundup_power2_divisions": {str(1 << bucket): each for bucket, each in enumerate(config.roundup_divisions)},
+    }

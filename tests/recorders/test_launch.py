@@ -1,0 +1,189 @@
+"""`launch.run` runs an unmodified script in a child, and what the child leaves is whole however the script ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from oomdoc.diagnosers.interface import CATEGORIES
+from oomdoc.recorders.launch import RunResult, RunSpec, command, environment, run
+from oomdoc.snapshots import reader
+from oomdoc.snapshots.check import self_check
+from oomdoc.snapshots.model import Action
+from oomdoc.snapshots.timeline import extent, lifetimes, live_at
+
+TRAIN = """\
+import sys
+import torch
+
+width, batch, steps = (int(x) for x in sys.argv[1:4])
+model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(steps):
+    x = torch.ones(batch, width, device="cuda")
+    try:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    except Exception:
+        print("caught", flush=True)
+        raise
+print("done", __name__, sys.argv[1:], flush=True)
+"""
+
+
+def script(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "job" / "train.py"
+    path.parent.mkdir()
+    path.write_text(text)
+    return path
+
+
+def launch(tmp_path: Path, text: str, *args: str, **options: Any) -> RunResult:
+    path = script(tmp_path, text)
+    return run(RunSpec(script=str(path), args=args, run_dir=tmp_path / "out", gpu="a100-40gb", **options))
+
+
+def test_a_run_stops_after_the_steps_and_the_trace_is_whole(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = launch(tmp_path, TRAIN, "256", "64", "100", steps=3)
+    assert (result.exit_status, result.out_of_memory, result.failure, result.steps) == (0, False, None, 3)
+    snapshot = reader.load(result.snapshots[0])
+    assert self_check(snapshot) == ()
+    assert extent(snapshot.devices[0]).complete_from_start
+    recording = snapshot.recording
+    assert recording is not None
+    marks = recording.devices[0].marks
+    assert max(mark.step for mark in marks) == 3
+    assert {mark.phase for mark in marks} == {"setup", "forward", "backward", "optimizer", "other"}
+    assert "caught" not in capfd.readouterr().out  # the script's `except Exception` does not see the stop
+
+
+def test_parameters_gradients_and_adam_state_are_exact(tmp_path: Path) -> None:
+    result = launch(tmp_path, TRAIN, "256", "64", "100", steps=2)
+    snapshot = reader.load(result.snapshots[0])
+    device, recording = snapshot.devices[0], snapshot.recording
+    assert recording is not None
+    column, rows = recording.devices[0].category, lifetimes(device)
+    step = next(m.event for m in recording.devices[0].marks if m.step == 2 and m.phase == "optimizer")
+    held: dict[str, int] = {}
+    for row in live_at(rows, step):
+        name = CATEGORIES[column[rows.birth[row]]]
+        held[name] = held.get(name, 0) + int(rows.requested[row])
+    parameters = 4 * 2 * (256 * 256 + 256)
+    assert held["parameter"] == parameters
+    assert held["gradient"] == parameters
+    assert held["optimizer_state"] == 2 * parameters
+
+
+def test_the_script_ends_as_under_python(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = launch(tmp_path, TRAIN, "64", "8", "2", steps=0)
+    assert (result.exit_status, result.steps) == (0, 2)
+    assert "done __main__ ['64', '8', '2']" in capfd.readouterr().out
+
+
+def test_out_of_memory_is_status_1_and_the_trace_ends_with_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = launch(tmp_path, TRAIN, "4096", "4000000", "2")
+    assert (result.exit_status, result.out_of_memory, result.failure) == (1, True, None)
+    error = capfd.readouterr().err
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate" in error
+    assert "recorders" not in error  # the traceback is the script's own
+    snapshot = reader.load(result.snapshots[0])
+    assert self_check(snapshot) == ()
+    trace = snapshot.devices[0].trace
+    [oom] = [i for i, action in enumerate(trace.action) if action == Action.OOM]
+    frames = snapshot.stacks.of(int(trace.stack[oom]))
+    assert any(frame.filename.endswith("train.py") for frame in frames)
+
+
+def test_an_oom_that_the_script_hides_is_no_success(tmp_path: Path) -> None:
+    hidden = "import torch\ntry:\n    torch.empty(1 << 36, device='cuda')\nexcept RuntimeError:\n    print('oops')\n"
+    result = launch(tmp_path, hidden)
+    assert (result.exit_status, result.out_of_memory) == (1, True)
+
+
+def test_an_oom_that_the_script_recovers_from_is_its_own_business(tmp_path: Path) -> None:
+    retry = TRAIN.replace(
+        "for step", "try:\n    torch.empty(1 << 36, device='cuda')\nexcept RuntimeError:\n    pass\nfor step"
+    )
+    result = launch(tmp_path, retry, "64", "8", "2", steps=0)
+    assert (result.exit_status, result.out_of_memory) == (0, False)
+
+
+@pytest.mark.parametrize(("line", "status"), [("sys.exit(7)", 7), ("sys.exit('no')", 1), ("raise ValueError('x')", 1)])
+def test_the_scripts_own_status_comes_back_and_its_memory_is_recorded(tmp_path: Path, line: str, status: int) -> None:
+    result = launch(tmp_path, f"import sys\nimport torch\nx = torch.empty(1000, device='cuda')\n{line}\n")
+    assert (result.exit_status, result.out_of_memory, result.failure) == (status, False, None)
+    assert extent(reader.load(result.snapshots[0]).devices[0]).final == 4000
+
+
+def test_sigterm_leaves_a_snapshot(tmp_path: Path) -> None:
+    path = script(
+        tmp_path, "import time, torch\nx = torch.empty(1000, device='cuda')\nprint('up', flush=True)\ntime.sleep(60)\n"
+    )
+    code = (
+        "import sys; from pathlib import Path; from oomdoc.recorders.launch import RunSpec, run\n"
+        f"sys.exit(run(RunSpec(script={str(path)!r}, run_dir=Path({str(tmp_path / 'out')!r}), gpu='t4')).exit_status)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=dict(os.environ))
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"up\n"
+    time.sleep(0.1)
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(timeout=30) == 143
+    assert extent(reader.load(tmp_path / "out" / "rank0.pickle").devices[0]).final == 4000
+    assert json.loads((tmp_path / "out" / "rank0.status.json").read_text())["exit_status"] == 143
+
+
+def test_a_missing_script_is_a_usage_error_in_one_line(tmp_path: Path) -> None:
+    result = run(RunSpec(script=str(tmp_path / "nope.py"), run_dir=tmp_path / "out", gpu="a100-40gb"))
+    assert result.exit_status == 2
+    assert result.failure is not None
+    assert "nope.py" in result.failure
+
+
+def test_a_module_runs_with_dash_m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "__main__.py").write_text(
+        "import torch, sys\nx = torch.empty(int(sys.argv[1]), device='cuda')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = run(RunSpec(script="pkg", module=True, args=("1000",), run_dir=tmp_path / "out", gpu="a100-40gb"))
+    assert result.exit_status == 0
+    assert result.snapshots
+
+
+def test_progress_tells_step_phase_and_bytes(tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+    path = script(tmp_path, TRAIN)
+    run(
+        RunSpec(script=str(path), args=("64", "8", "2"), run_dir=tmp_path / "out", gpu="a100-40gb"),
+        lambda record: seen.append(dict(record)),
+    )
+    assert set(seen[-1]) == {"step", "phase", "allocated_bytes", "peak_bytes", "events"}
+    assert seen[-1]["peak_bytes"] > 4 * 2 * (64 * 64 + 64)
+
+
+def test_a_rank_of_many_gets_torchruns_environment() -> None:
+    spec = RunSpec(script="x.py", run_dir=Path("out"), nproc_per_node=8, nnodes=4, rank=19)
+    env = environment(spec)
+    assert {key: env[key] for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK")} == {
+        "RANK": "19",
+        "LOCAL_RANK": "3",
+        "WORLD_SIZE": "32",
+        "GROUP_RANK": "2",
+    }
+    assert environment(RunSpec(script="x.py", run_dir=Path("out"))) == {}
+
+
+def test_several_real_ranks_run_under_torchrun() -> None:
+    spec = RunSpec(script="x.py", run_dir=Path("out"), mode="cuda", nproc_per_node=8)
+    assert command(spec, Path("/s.json"))[1:5] == ["-m", "torch.distributed.run", "--nproc-per-node=8", "--nnodes=1"]
