@@ -5,11 +5,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from . import (
+    compiled,
     cuda_module,
     distributed,
     face,
     factories,
     generators,
+    graphs,
     hostside,
     storage_face,
     streams,
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 SHIMS: "tuple[Callable[[Session], AbstractContextManager[None]], ...]" = (
     streams.install,
     cuda_module.install,
+    graphs.install,
+    compiled.install,
     face.install,
     hostside.install,
     storage_face.install,
