@@ -30,6 +30,7 @@ from .text import moment, percent, size
 CODE = "OOM004"
 NAME = "activations-dominate"
 REMEDIES = ("activation-checkpointing", "mixed-precision", "gradient-accumulation", "smaller-batch")
+GENERAL = True
 MAX_MODULES = 3
 
 

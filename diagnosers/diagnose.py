@@ -94,6 +94,7 @@ def _finding(claim: Claim, cause: Diagnoser, device: DeviceProfile) -> Finding:
 
 
 def _rank(finding: Finding, causes: Mapping[str, Diagnoser]) -> tuple[int, int, int]:
-    """Severity, then the causes that explain a failure on their own, then by bytes."""
-    decisive = getattr(causes[finding.code], "DECISIVE", False)
-    return (_SEVERITY[finding.severity], 0 if decisive else 1, -finding.bytes)
+    """Severity; causes that explain a failure on their own, then what can be taken away, then what dominates; bytes."""
+    cause = causes[finding.code]
+    kind = 0 if getattr(cause, "DECISIVE", False) else 2 if getattr(cause, "GENERAL", False) else 1
+    return (_SEVERITY[finding.severity], kind, -finding.bytes)

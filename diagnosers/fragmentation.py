@@ -36,6 +36,7 @@ CODE = "OOM005"
 NAME = "fragmentation"
 REMEDIES = ("allocator-settings", "smaller-batch")
 DECISIVE = True
+PINNED_SHARE = 0.8  # of the free memory: the segments that hold so much of it are the ones to look at
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
@@ -50,9 +51,12 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     part = cached.fragmented_bytes / reserved if reserved else 0.0
     if profile.oom is not None:
         free = cached.bytes + (profile.oom.device_free_bytes or 0)
-        if free >= profile.oom.requested_bytes and part >= thresholds["min_share_when_decisive"]:
+        fits = free >= profile.oom.requested_bytes
+        if fits and part >= thresholds["min_share_when_decisive"]:
             return _claim(case, Severity.ERROR, part, free)
-        return _claim(case, Severity.WARNING, part, free) if part >= thresholds["min_share"] else None
+        if part >= thresholds["min_share" if not fits else "min_share_when_it_would_do"]:
+            return _claim(case, Severity.WARNING, part, free)
+        return None
     enough = part >= thresholds["min_share_when_it_fits"] and cached.fragmented_bytes >= thresholds["min_bytes"]
     return _claim(case, Severity.NOTE, part, cached.bytes) if enough else None
 
@@ -62,7 +66,7 @@ def _claim(case: Case, severity: Severity, part: float, free: int) -> Claim:
     assert cached is not None
     assert cached.for_request_bytes is not None
     request, largest = size(cached.for_request_bytes), size(cached.largest_free_block_bytes)
-    if profile.oom is not None and severity is Severity.ERROR:
+    if profile.oom is not None and free >= profile.oom.requested_bytes:
         title = f"{size(free)} were free when {request} were asked for, but the largest free block had {largest}"
     else:
         title = f"{size(cached.fragmented_bytes)} are reserved but free in pieces of at most {largest}"
@@ -89,7 +93,7 @@ def _requester(profile: DeviceProfile) -> tuple[Location, ...]:
 
 
 def _pins(profile: DeviceProfile) -> list[Held]:
-    """The lines whose blocks live in segments that are more than half empty, by the emptiness that they pin."""
+    """The lines whose blocks live in the segments that most of the free memory is in."""
     event = profile.oom.event if profile.oom else profile.peak.event
     spans = spans_at(profile.device_snapshot, event)
     if not spans or not profile.live:
@@ -98,7 +102,9 @@ def _pins(profile: DeviceProfile) -> list[Held]:
     address = np.array([block.address for block in profile.live], np.uint64)
     at = np.searchsorted(starts, address, side="right") - 1
     used = np.bincount(np.maximum(at, 0), weights=[block.block_bytes for block in profile.live], minlength=len(spans))
-    total = np.array([span.end - span.start for span in spans], np.float64)
-    empty = used < 0.5 * total
-    pinning = [block for block, segment in zip(profile.live, at, strict=True) if segment >= 0 and empty[segment]]
+    free = np.array([span.end - span.start for span in spans], np.float64) - used
+    order = np.argsort(-free)
+    enough = int(np.searchsorted(np.cumsum(free[order]), PINNED_SHARE * free.sum())) + 1
+    emptiest = set(order[:enough].tolist())
+    pinning = [block for block, segment in zip(profile.live, at.tolist(), strict=True) if segment in emptiest]
     return [row for row in held_by_line(profile, pinning) if row.location is not None]

@@ -31,6 +31,7 @@ from .text import moment, percent, size
 CODE = "OOM002"
 NAME = "gradients-dominate"
 REMEDIES = ("fsdp", "mixed-precision", "cpu-offload")
+GENERAL = True
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:

@@ -71,7 +71,6 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
 
 def _only_forwards(profile: DeviceProfile) -> bool:
     """Forwards, nothing else, and no sign that training was about to start."""
-    trace = profile.device_snapshot.trace
     if profile.recording is not None and profile.recording.marks:
         phases = {mark.phase for mark in profile.recording.marks}
         if phases & {"backward", "optimizer"} or "forward" not in phases:
@@ -84,7 +83,7 @@ def _only_forwards(profile: DeviceProfile) -> bool:
     if (facts.signs & (Sign.OPTIMIZER_INIT | Sign.OPTIMIZER | Sign.ENGINE)).any():
         return False
     rounds = len(np.unique(facts.phases.run_start[phase == FORWARD]))
-    return profile.oom is None or rounds > 1 or len(profile.steps) > 0 or trace.action[0] != 0
+    return profile.oom is None or rounds > 1
 
 
 def _kept_share(profile: DeviceProfile, event: int, kept: Mapping[int, object]) -> float:

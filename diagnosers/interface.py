@@ -125,6 +125,7 @@ class Oom:
     location: Location | None
     step: int | None
     phase: str | None
+    signs: int = 0  # what the stack of the request says: bits of attribution.signs.Sign
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +249,7 @@ class Diagnoser(Protocol):
     CODE: str
     NAME: str
     REMEDIES: tuple[str, ...]
+    # optional: DECISIVE = True (explains a failure on its own), GENERAL = True (a category that dominates)
 
     def diagnose(self, case: Case, thresholds: Mapping[str, float]) -> Claim | Inconclusive | None:
         """`thresholds` is this cause's section of configs/thresholds.yaml. None = does not apply."""

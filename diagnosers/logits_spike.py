@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from .attribution.signs import Sign
 from .interface import Case, Category, Claim, LiveBlock
 from .judging import bytes_of, claim, share
+from .layout import ROUNDING_BYTES
 from .text import moment, percent, size
 
 CODE = "OOM008"
@@ -37,6 +38,9 @@ REMEDIES = ("chunked-loss", "gradient-accumulation", "smaller-batch")
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     candidates = case.live(Category.ACTIVATION, Category.TEMPORARY)
     by_loss = {b.requested_bytes for b in candidates.values() if b.signs & Sign.LOSS}
+    oom = case.profile.oom
+    if oom is not None and oom.signs & Sign.LOSS:
+        by_loss |= {b.requested_bytes for b in candidates.values() if _same(b.requested_bytes, oom.requested_bytes)}
     large = {s for s in by_loss if share(case.profile, s) >= thresholds["min_block_share"]}
     if not large:
         return None
@@ -50,5 +54,12 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
         f"{len(blocks)} tensors of {size(min(family))} to {size(max(b.requested_bytes for b in blocks.values()))}",
         "they come after the last block, so activation checkpointing of the blocks leaves them as they are",
     ]
+    if oom is not None and oom.signs & Sign.LOSS:
+        evidence.insert(0, f"the request that failed, {size(oom.requested_bytes)}, was made by the loss")
     title = f"Logits and loss hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
     return claim(case, blocks, title, thresholds, evidence)
+
+
+def _same(requested: int, failed: int) -> bool:
+    """The size of the request that failed (which the allocator rounds up to 512), its half or its double."""
+    return any(0 <= failed - related < ROUNDING_BYTES for related in (requested, 2 * requested, requested // 2))

@@ -31,6 +31,7 @@ from .text import moment, percent, size
 CODE = "OOM003"
 NAME = "optimizer-state-dominates"
 REMEDIES = ("fsdp", "cpu-offload", "eight-bit-optimizer")
+GENERAL = True
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:

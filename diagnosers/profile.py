@@ -207,6 +207,7 @@ def _oom(
         location=lines.of(int(trace.stack[event])),
         step=step,
         phase=phase,
+        signs=facts.stack_signs.at(int(trace.stack[event])),
     )
 
 

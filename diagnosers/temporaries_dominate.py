@@ -29,6 +29,7 @@ from .text import moment, percent, size
 CODE = "OOM024"
 NAME = "temporaries-dominate"
 REMEDIES = ("smaller-batch", "gradient-accumulation", "flash-attention", "chunked-loss")
+GENERAL = True
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:

@@ -57,6 +57,7 @@ class Facts:
     after_forward: NDArray[np.bool_]
     feeds_forward: NDArray[np.bool_]
     before_backward: NDArray[np.bool_]
+    stack_signs: StackSigns
     lines: NDArray[np.int64]  # by stack: the innermost Python line, as a number; -1 = none
 
     def of(self, row: int) -> BlockFacts:
@@ -137,6 +138,7 @@ def _columns(
         after_forward=_preceded_by(phases, birth, FORWARD),
         feeds_forward=_feeds_forward(phases, lives, birth_phase),
         before_backward=_followed_by(phases, birth, BACKWARD),
+        stack_signs=signs,
         lines=lines,
     )
 

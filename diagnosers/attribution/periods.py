@@ -17,7 +17,7 @@ EVEN_GAP = (0.4, 1.6)  # of the mean gap
 COVERAGE = (0.7, 1.6)  # first to last anchor plus a period, as a share of the trace
 REGULAR_BYTES = 0.9  # of the complete periods, from keys whose count is a multiple of their number
 MAX_SINGLE_KEYS = 0.02  # keys after the first period that occur once
-MANY = 20  # so many rounds inside one forward are layers
+LEAVES_FORWARD = 0.8  # of the rounds have an event outside every forward, or they are layers
 
 
 def find_period(trace: Trace, facts: Facts) -> tuple[int, ...]:
@@ -74,6 +74,8 @@ def _is_period(anchors: NDArray[np.int64], key: NDArray[np.int64], size: NDArray
 
 
 def _are_layers(anchors: NDArray[np.int64], allocs: NDArray[np.int64], facts: Facts) -> bool:
-    if len(anchors) <= MANY:
-        return False
-    return bool((facts.phases.phase[allocs[anchors]] == FORWARD).all())
+    """All inside one forward: between two rounds of a loop something happens outside it, if only a free."""
+    events = allocs[anchors]
+    outside = np.cumsum(facts.phases.phase != FORWARD)
+    leaves = np.diff(outside[events]) > 0
+    return bool(leaves.mean() < LEAVES_FORWARD)

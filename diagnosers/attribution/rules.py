@@ -107,6 +107,13 @@ def parameter(block: BlockFacts) -> Verdict | None:
     return Verdict(Category.PARAMETER, 0.85, "made while the model was built, long lived")
 
 
+def copied(block: BlockFacts) -> Verdict | None:
+    """deepcopy of a model or of its state dict: averages, checkpoints, reference models."""
+    if block.signs & Sign.COPY and (block.spans_a_phase or block.never_freed) and block.birth_phase == OTHER:
+        return Verdict(Category.PARAMETER, 0.6, "made by deepcopy, long lived")
+    return None
+
+
 def forward(block: BlockFacts) -> Verdict | None:
     if block.birth_phase == FORWARD:
         return Verdict(Category.ACTIVATION, 0.9, "born in forward")
@@ -144,6 +151,7 @@ RECORDED: tuple[Rule, ...] = (
     recomputation,
     gradient,
     parameter,
+    copied,
     forward,
     around_backward,
     short_lived,

@@ -21,6 +21,10 @@ class StackSigns:
         """The signs of each entry of a column of stack indices."""
         return self.signs[stacks]
 
+    def at(self, stack: int) -> int:
+        """The signs of one stack; none for -1."""
+        return int(self.signs[stack])
+
 
 def read_stacks(stacks: Stacks) -> StackSigns:
     """The signs of every stack, each read once."""
