@@ -59,6 +59,34 @@ class AllocatorConfig:
             return self.large_segment_size
         return (rounded + ROUND_LARGE - 1) // ROUND_LARGE * ROUND_LARGE
 
+    def page_size(self, large: bool) -> int:
+        """Bytes of one page of an expandable segment."""
+        return self.large_segment_size if large else SMALL_BUFFER
+
+    def as_text(self) -> str:
+        """The PYTORCH_CUDA_ALLOC_CONF string with these settings; what is PyTorch's default is left out."""
+        default, parts = AllocatorConfig(), []
+        if self.expandable_segments:
+            parts.append("expandable_segments:True")
+        for key, size, usual in (
+            ("max_split_size_mb", self.max_split_size, default.max_split_size),
+            ("max_non_split_rounding_mb", self.max_non_split_rounding, default.max_non_split_rounding),
+            ("large_segment_size_mb", self.large_segment_size, default.large_segment_size),
+        ):
+            if size is not None and size != usual:
+                parts.append(f"{key}:{size // MIB}")
+        if self.garbage_collection_threshold:
+            parts.append(f"garbage_collection_threshold:{self.garbage_collection_threshold:g}")
+        if self.memory_fraction is not None:
+            parts.append(f"per_process_memory_fraction:{self.memory_fraction:g}")
+        if max(self.roundup_divisions) > 1:
+            first, *rest = self.roundup_divisions
+            each = ",".join(f"{1 << bucket}:{value}" for bucket, value in enumerate(self.roundup_divisions))
+            parts.append(
+                f"roundup_power2_divisions:{first}" if {first} >= set(rest) else f"roundup_power2_divisions:[{each}]"
+            )
+        return ",".join(parts)
+
 
 def _next_division(size: int, divisions: int) -> int:
     """`size` rounded up to the next of `divisions` equal steps between two powers of two."""

@@ -37,13 +37,14 @@ class Driver(Protocol):
 class VirtualDriver:
     """A driver with `capacity_bytes` for this process and synthetic, deterministic addresses.
 
-    Addresses are 2 MiB aligned, from 0x7f0000000000 upward; freed ranges are used again, lowest fitting range first.
+    Addresses are 2 MiB aligned, from `first_address` upward; freed ranges are used again, lowest fitting range first.
+    `used_bytes` are in use before the first call.
     """
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, first_address: int = FIRST_ADDRESS, used_bytes: int = 0) -> None:
         self.capacity_bytes = capacity_bytes
-        self.used_bytes = 0
-        self._top = FIRST_ADDRESS
+        self.used_bytes = used_bytes
+        self._top = _granules(first_address)
         self._holes: list[tuple[int, int]] = []  # (address, size) below the top, sorted, never adjacent
 
     def free_bytes(self) -> int:

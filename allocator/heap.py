@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..snapshots.model import Action, BlockState
 from .blocks import DEFAULT_POOL, Block, Pool, PoolId
-from .config import SMALL_BUFFER, AllocatorConfig
+from .config import AllocatorConfig
 from .driver import Driver
 from .statistics import Statistics
 
@@ -60,8 +60,8 @@ class Heap:
         if pool_id not in self.pools:
             statistics = self.statistics
             self.pools[pool_id] = (
-                Pool(pool_id, False, SMALL_BUFFER, statistics.small_pool),
-                Pool(pool_id, True, self.config.large_segment_size, statistics.large_pool),
+                Pool(pool_id, False, self.config.page_size(False), statistics.small_pool),
+                Pool(pool_id, True, self.config.page_size(True), statistics.large_pool),
             )
         return self.pools[pool_id]
 

@@ -218,6 +218,11 @@ class Allocator:
         """Bytes of the block at `address`, an unsplit rest included."""
         return self.heap.blocks[address].size
 
+    def is_pending(self, address: int) -> bool:
+        """Whether a freed block still waits for another stream."""
+        block = self.heap.blocks.get(address)
+        return block is not None and block.pending_events > 0
+
     def memory_stats(self) -> dict[str, int]:
         """The flat mapping of torch.cuda.memory_stats(), with its key names."""
         limit = -1 if self.config.max_split_size is None else self.config.max_split_size

@@ -372,7 +372,7 @@ def _ranges(
         room = min(room, fixed[above] - one.low if above < len(fixed) else FAR)
     ranges: dict[Owner, list[tuple[int, int]]] = {}
     for owner, one in at_start:
-        page = past.config.large_segment_size if owner[1] else SMALL_BUFFER
+        page = past.config.page_size(owner[1])
         ranges.setdefault(owner, []).append((one.low, room // page * page))
     return ranges, room
 

@@ -57,7 +57,8 @@ class Replay:
     peak_reserved_event: int
     retries: int
     departure: Departure | None
-    start: tuple[SegmentView, ...]
+    emptied: tuple[int, ...]  # events at which the program emptied the cache
+    start: StartState
 
     @property
     def exact(self) -> bool:
@@ -191,6 +192,7 @@ class Replayer:
         self._prelude: list[int] = []  # segment events seen since the last request
         self.block_bytes = [0] * len(self._actions)
         self.allocs = self.matched_addresses = self.matched_segments = 0
+        self.emptied: list[int] = []  # events where the program emptied the cache
         self.departure: Departure | None = None
         if self.start.contradiction is not None:
             self.departure = Departure(event=-1, reason=f"trace and segments disagree: {self.start.contradiction}")
@@ -219,7 +221,8 @@ class Replayer:
             peak_reserved_event=self.peak_reserved_event,
             retries=self.allocator.memory_stats()["num_alloc_retries"],
             departure=self.departure,
-            start=self.start.segments,
+            emptied=tuple(self.emptied),
+            start=self.start,
         )
 
     def advance(self, until: int) -> None:
@@ -321,6 +324,7 @@ class Replayer:
         """Segment events that no request asked for: the program emptied the cache."""
         if self._prelude:
             self.driver.upcoming.extend(self._row(event) for event in self._prelude)
+            self.emptied.append(self._prelude[0])
             self._prelude = []
             self.allocator.empty_cache()
             if self.driver.upcoming:
