@@ -84,9 +84,12 @@ def _embedded_pickle(page: bytes) -> bytes:
     if not found:
         raise UnreadableInputError("the HTML page has no snapshot in it (memory_viz pages keep it as base64)")
     try:
-        return base64.b64decode(found.group(1))
+        inside = base64.b64decode(found.group(1))
     except binascii.Error:
-        raise UnreadableInputError("the base64 text in the HTML page is damaged") from None
+        inside = b""
+    if not inside or inside[0] not in PICKLE_STARTS:
+        raise UnreadableInputError("the base64 text in the HTML page is damaged: it holds no pickle")
+    return inside
 
 
 def _json(content: bytes) -> object:

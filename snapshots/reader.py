@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from ..errors import UnreadableInputError
 from . import columns, layout, recording, sandbox, store
 from .columns import PoolTable
@@ -23,6 +25,7 @@ from .unpickler import collector_paused
 
 FENCE_BYTES = 256 << 10  # above it a child process costs less than walking the opcodes
 GZIP_FACTOR = 20  # how much a gzip is taken to expand when memory and time are bounded
+MAX_SUM = float(1 << 62)  # sums of bytes stay exact in 64 bits
 KEEP_BYTES = 32 << 20  # reading takes longer than a person notices
 
 
@@ -103,6 +106,8 @@ def _build(raw: dict[str, Any], *, consume: bool) -> Snapshot:
         device, found = _device(number, trace, segments.get(number, RawSegments()), stacks, pools)
         devices.append(device)
         problems += [*lost, *found]
+    if problems and not any(len(device.trace) or len(device.segments) for device in devices):
+        raise UnreadableInputError(f"nothing in it can be used ({problems[0]})")
     events = {device.device: len(device.trace) for device in devices}
     recorded, found = recording.decode(raw.get("oomdoc"), events)
     annotations, lost = _annotations(raw.get("external_annotations"))
@@ -120,6 +125,8 @@ def _device(
     number: int, trace: Trace, raw: RawSegments, stacks: StackTable, pools: PoolTable
 ) -> tuple[DeviceSnapshot, list[str]]:
     segments, blocks, found = layout.columns(raw, stacks, pools, number)
+    if any(float(sizes.sum(dtype=np.float64)) > MAX_SUM for sizes in (trace.size, segments.total_bytes, blocks.size)):
+        raise UnreadableInputError("its sizes add up to more than any machine has, so they are not bytes")
     device = DeviceSnapshot(device=number, trace=trace, segments=segments, blocks=blocks, pools=tuple(pools.index))
     return device, [*found, *_contradictions(device)]
 

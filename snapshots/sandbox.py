@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import IO, NoReturn
@@ -21,7 +22,7 @@ from .model import Snapshot
 MEMORY_PER_BYTE = 32
 MEMORY_FREE_BYTES = 1 << 30
 SECONDS_PER_BYTE = 2e-7
-SECONDS_FREE = 60
+SECONDS_FREE = 10
 _DONE, _UNREADABLE, _FAULT = 0, 3, 4
 
 
@@ -44,12 +45,16 @@ def run(read: Callable[[], Snapshot], payload_bytes: int) -> Snapshot:
         if status == _DONE:
             snapshot, _ = store.read(result.read())
             return snapshot
-        raise UnreadableInputError(_reason(status, result.read()))
+        message = result.read().decode("utf-8", "replace")
+        if status == _FAULT:
+            raise RuntimeError(f"reading failed in the child process:\n{message}")
+        raise UnreadableInputError(_reason(status, message))
 
 
 def _child(read: Callable[[], Snapshot], payload_bytes: int, result: IO[bytes]) -> NoReturn:
     status = _FAULT
     try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         _limit(payload_bytes)
         store.write(read(), result, {})
         status = _DONE
@@ -59,6 +64,8 @@ def _child(read: Callable[[], Snapshot], payload_bytes: int, result: IO[bytes]) 
     except MemoryError:
         status = _UNREADABLE
         result.write(b"it needs more memory than its size can justify")
+    except Exception:
+        result.write(traceback.format_exc().encode("utf-8", "replace"))
     finally:
         result.flush()
         os._exit(status)
@@ -87,9 +94,9 @@ def _wait(child: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _reason(status: int, message: bytes) -> str:
+def _reason(status: int, message: str) -> str:
     if status == _UNREADABLE and message:
-        return message.decode("utf-8", "replace")
+        return message
     if status == -signal.SIGXCPU:
         return "reading it takes far longer than its size can justify"
     if status == -signal.SIGKILL:

@@ -12,6 +12,7 @@ from . import scanning
 
 MAX_NAME_BYTES = 4096
 MAX_OPCODE_BYTES = 5
+CUT_OFF = "was it copied before it was written whole?"
 
 
 class RefusedGlobalError(UnreadableInputError):
@@ -54,8 +55,10 @@ def load_scanned(data: bytes) -> object:
     completes the sentence "<path> is not a snapshot: ...".
     """
     refused = scanning.first_refused(data)
-    if refused is None or refused.opcode < 0:
+    if refused is None:
         return load(io.BytesIO(data))
+    if refused.opcode < 0:
+        raise UnreadableInputError(f"the pickle is cut off ({len(data)} bytes and no end): {CUT_OFF}")
     if refused.imports:
         # what comes before is harmless, so the unpickler may go on to the opcode that says what is asked for
         named = refused.opcode in scanning.NAMED_IMPORTS
@@ -80,8 +83,9 @@ def load(file: IO[bytes]) -> object:
     except UnreadableInputError:
         raise
     except (EOFError, pickle.UnpicklingError) as error:
-        reason = "the pickle is cut off" if _is_cut(error) else "the pickle is damaged"
-        raise UnreadableInputError(f"{reason} ({printable(str(error), 80)})") from None
+        text = printable(str(error), 80)
+        reason = f"the pickle is cut off ({text}): {CUT_OFF}" if _is_cut(error) else f"the pickle is damaged ({text})"
+        raise UnreadableInputError(reason) from None
     except MemoryError:
         raise UnreadableInputError("the pickle asks for more memory than there is") from None
     except Exception as error:
