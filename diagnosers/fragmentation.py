@@ -81,7 +81,7 @@ def _claim(case: Case, severity: Severity, part: float, free: int) -> Claim:
         title=title,
         bytes=cached.fragmented_bytes,
         share=part,
-        confidence=Confidence.EXACT if profile.peak.allocated_bytes is not None else Confidence.INFERRED,
+        confidence=Confidence.EXACT if profile.block_sizes_exact else Confidence.INFERRED,
         evidence=tuple(evidence),
         locations=_requester(profile) + locations(pins)[:2],
         remedies=REMEDIES[1:] if expandable else REMEDIES,

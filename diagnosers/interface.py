@@ -92,7 +92,7 @@ class Peak:
     """At the event of the highest requested bytes (-1 = before the first event).
 
     `allocated_bytes` (max_memory_allocated) and `reserved_bytes` (max_memory_reserved) are the highest of the whole
-    trace, each at its own moment; None where they cannot be known.
+    trace, each at its own moment; None where they cannot be known. DeviceProfile.problems says how far to trust them.
     """
 
     requested_bytes: int
@@ -159,6 +159,7 @@ class DeviceProfile:
     device_snapshot: DeviceSnapshot
     recording: DeviceRecording | None
     problems: tuple[str, ...] = ()
+    block_sizes_exact: bool = False  # the replay reproduces the recording: block and cached bytes are PyTorch's own
 
     def bytes_of(self, category: Category) -> int:
         found = self.categories.get(category)

@@ -57,7 +57,7 @@ def profile_device(snapshot: Snapshot, device: DeviceSnapshot, rank: int = 0) ->
     recording = snapshot.recording
     recorded = recording.devices.get(device.device) if recording else None
     boundaries = _boundaries(facts, device, snapshot, recorded)
-    sizes = block_sizes(device, snapshot.settings, facts)
+    sizes = block_sizes(device, snapshot, facts)
     live, reserved = live_bytes(device), reserved_bytes(device)
     ooms = np.flatnonzero(device.trace.action == Action.OOM)
     moment = int(ooms[-1]) if len(ooms) else whole.peak_event
@@ -83,6 +83,7 @@ def profile_device(snapshot: Snapshot, device: DeviceSnapshot, rank: int = 0) ->
         device_snapshot=device,
         recording=recorded,
         problems=(*snapshot.problems, *sizes.problems),
+        block_sizes_exact=sizes.exact,
     )
 
 

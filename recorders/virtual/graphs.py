@@ -92,9 +92,7 @@ class MemPool:
 
     def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
         if allocator is not None:
-            raise RuntimeError(
-                "oomdoc: the virtual GPU simulates PyTorch's allocator, not a custom one of a MemPool"
-            )
+            raise RuntimeError("oomdoc: the virtual GPU simulates PyTorch's allocator, not a custom one of a MemPool")
         self.id: PoolId = (next(_handle_ids), 0)
 
     def use_count(self) -> int:
