@@ -1,10 +1,61 @@
-"""The entry point: `oomdoc`."""
+"""The entry point `oomdoc`: its commands, and the one place where an exception becomes a line and an exit status."""
+
+import gc
+import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from .. import __version__
+from ..errors import OomdocError
+from . import analyze, doctor, explain, replay
 
-app = typer.Typer(name="oomdoc", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
+INTERRUPTED = 130
+
+EPILOG = (
+    "Exit status: 0 fine; 1 out of memory, or the gate was exceeded; 2 wrong usage; 3 the input cannot be read; "
+    "4 a fault of oomdoc; 130 interrupted. run returns the script's own status when the script fails of itself."
+)
+
+
+class Root(TyperGroup):
+    """Turns what a command raises into its exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except OomdocError as error:
+            sys.stderr.write(f"oomdoc: {' '.join(str(error).split())}\n")
+            raise typer.Exit(error.exit_status) from None
+        except KeyboardInterrupt:
+            sys.stderr.write("oomdoc: interrupted\n")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            if _belongs_to_typer(error):
+                raise
+            from .fault import describe
+
+            sys.stderr.write(describe(error))
+            raise typer.Exit(4) from None
+
+
+def _belongs_to_typer(error: Exception) -> bool:
+    """Exit, Abort and usage errors; typer carries click within itself from 0.20 on, so their module differs."""
+    return isinstance(error, BrokenPipeError) or any(
+        base.__module__.startswith(("click.", "typer.")) for base in type(error).__mro__
+    )
+
+
+app = typer.Typer(
+    name="oomdoc",
+    cls=Root,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def _version(asked: bool) -> None:
@@ -20,5 +71,13 @@ def root(
     """Diagnose GPU out-of-memory in PyTorch jobs, and prescribe the change that fixes it."""
 
 
+app.command(epilog=analyze.EPILOG)(analyze.analyze)
+app.command(epilog=replay.EPILOG)(replay.replay)
+app.command(epilog=explain.EPILOG)(explain.explain)
+app.command(epilog=doctor.EPILOG)(doctor.doctor)
+
+
 def main() -> None:
-    app()
+    # A short-lived process whose records hold no cycles: collecting costs a tenth of the start and frees nothing.
+    gc.disable()
+    app(prog_name="oomdoc")

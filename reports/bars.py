@@ -30,36 +30,39 @@ _STYLES = {
     "outside": "#555555",
     "free": "#3a3a3a",
 }
+_FULL = "█"  # colour tells the parts apart
 _FILLS = "█▓▒░"
 _FREE = "·"
 _EIGHTHS = "▏▎▍▌▋▊▉█"
 
 
-def memory(profile: DeviceProfile, width: int) -> Iterator[RenderableType]:
+def memory(profile: DeviceProfile, width: int, *, color: bool = False) -> Iterator[RenderableType]:
     """The bar over the whole capacity, then a row per part: bytes, share, its own small bar, what is known of it."""
     rows = parts(profile)
     whole = sum(part.bytes for part in rows)
     if not whole:
         yield Text("Nothing was allocated.", style="dim")
         return
-    yield stacked(rows, whole, width)
-    yield _legend(rows, whole, bar=0 if width < 72 else 16 if width < 100 else 32)
+    fills = _FULL if color else _FILLS
+    yield stacked(rows, whole, width, fills)
+    yield Text("")
+    yield _legend(rows, whole, fills, bar=0 if width < 72 else 16 if width < 100 else 32)
     yield Text(_totals(profile), style="dim")
 
 
-def stacked(rows: tuple[Part, ...], whole: int, width: int) -> Text:
+def stacked(rows: tuple[Part, ...], whole: int, width: int, fills: str = _FILLS) -> Text:
     """One line of exactly `width` cells; a part is drawn from the cell its first byte falls in."""
     bar = Text(no_wrap=True, overflow="crop")
     done = 0
     for index, part in enumerate(rows):
         start, done = round(width * done / whole), done + part.bytes
         cells = round(width * done / whole) - start
-        fill = _FREE if part.key == "free" else _FILLS[index % len(_FILLS)]
+        fill = _FREE if part.key == "free" else fills[index % len(fills)]
         bar.append(fill * cells, style=_STYLES.get(part.key, ""))
     return bar
 
 
-def _legend(rows: tuple[Part, ...], whole: int, *, bar: int) -> Table:
+def _legend(rows: tuple[Part, ...], whole: int, fills: str, *, bar: int) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -70,7 +73,7 @@ def _legend(rows: tuple[Part, ...], whole: int, *, bar: int) -> Table:
     largest = max(part.bytes for part in rows)
     for index, part in enumerate(rows):
         style = _STYLES.get(part.key, "")
-        fill = _FREE if part.key == "free" else _FILLS[index % len(_FILLS)]
+        fill = _FREE if part.key == "free" else fills[index % len(fills)]
         cells: list[RenderableType] = [
             Text.assemble((fill, style), " ", part.title),
             Text(size(part.bytes)),

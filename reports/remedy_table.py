@@ -22,6 +22,7 @@ def remedies(plan: Plan, width: int) -> Iterator[RenderableType]:
     yield _table(plan, wide=width >= 110)
     if len(plan.candidates) > _ROWS:
         yield Text(f"{len(plan.candidates) - _ROWS} more in --format json", style="dim")
+    yield Text("")
     for number, candidate in enumerate(plan.candidates[:_REASONS], 1):
         yield Text.assemble((f"{number}. {candidate.name}: ", "bold"), candidate.estimate.why)
 

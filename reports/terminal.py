@@ -33,7 +33,7 @@ def _body(report: Report, console: Console) -> Iterator[RenderableType]:
         yield _gate(report.gate)
     devices = report.diagnosis.profile.devices
     for device in devices:
-        yield from _device(report, device, console.width)
+        yield from _device(report, device, console)
     for replay in report.replays:
         yield from _replay(replay)
     if report.diagnosis.findings:
@@ -76,13 +76,13 @@ def _gate(gate: Gate) -> RenderableType:
     return Text.assemble((f"Gate {word}: ", style), f"peak {size(gate.peak_bytes)} against {budget}{over}")
 
 
-def _device(report: Report, device: DeviceProfile, width: int) -> Iterator[RenderableType]:
+def _device(report: Report, device: DeviceProfile, console: Console) -> Iterator[RenderableType]:
     name = device_title(device, report.source.world_size, len(report.diagnosis.profile.devices))
     at = "at the failure" if device.oom else "at the peak"
     when = moment(device.oom.step, device.oom.phase) if device.oom else moment(device.peak.step, device.peak.phase)
     extra = ", ".join(part for part in (name, when) if part)
     yield _heading(f"Memory {at}{f' ({extra})' if extra else ''}")
-    yield from memory(device, width)
+    yield from memory(device, console.width, color=console.color_system is not None)
     yield from _fidelity(device)
     if device.call_sites:
         yield _heading("Held by")

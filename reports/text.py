@@ -44,7 +44,9 @@ def percent(part: int, whole: int | None) -> str:
     if not whole:
         return ""
     value = 100 * part / whole
-    return f"{value:.0f} %" if value >= 10 or value == 0 else f"{value:.1f} %"
+    if 0 < value < 0.05:
+        return "<0.1 %"
+    return f"{value:.0f} %" if value >= 9.95 or value == 0 else f"{value:.1f} %"
 
 
 def band(value: ByteBand) -> str:
@@ -78,16 +80,26 @@ def short_path(file: str) -> str:
     return file
 
 
-def place(location: Location | None) -> str:
-    """`train.py:88 in forward`."""
+def tail(file: str) -> str:
+    """The end of a long path, which is enough to recognise it in a table: `.../models/llama/model.py`."""
+    short = short_path(file).replace("\\", "/")
+    parts = short.split("/")
+    return short if len(parts) <= 4 else "/".join(["...", *parts[-3:]])
+
+
+def place(location: Location | None, *, brief: bool = False) -> str:
+    """`train.py:88 in forward`; `brief` shortens a long path."""
     if location is None:
         return "no Python frame"
-    where = f"{short_path(location.file)}:{location.line}" if location.line else short_path(location.file)
+    file = tail(location.file) if brief else short_path(location.file)
+    where = f"{file}:{location.line}" if location.line else file
     return f"{where} in {location.function}" if location.function else where
 
 
 def site_place(site: CallSite) -> str:
-    return f"{place(site.location)} · {site.module}" if site.module else place(site.location)
+    """Where a call site is, and in which module of the model."""
+    where = place(site.location, brief=True)
+    return f"{where} · {site.module}" if site.module else where
 
 
 def moment(step: int | None, phase: str | None) -> str:

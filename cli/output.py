@@ -1,0 +1,98 @@
+"""Where text goes: the report to stdout or a file, everything else to stderr."""
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from ..errors import OomdocError
+from .options import Format
+
+if TYPE_CHECKING:
+    from ..reports.model import Report
+
+FILE_WIDTH = 100
+
+
+def emit(report: "Report", form: Format, output: Path | None) -> None:
+    """Draws the report and writes it to stdout, or to `output`."""
+    if output is not None:
+        write_file(output, render(report, form, None))
+        say(f"wrote {output}")
+    else:
+        put(render(report, form, sys.stdout))
+
+
+def render(report: "Report", form: Format, stream: TextIO | None) -> str:
+    """`stream` is the terminal that will show it, None for a file."""
+    if form is Format.TERMINAL:
+        from ..reports import terminal
+
+        return terminal.render(report, width=width(stream), color=has_color(stream), ascii_only=not has_utf8(stream))
+    from ..reports.all_formats import RENDERERS
+
+    return RENDERERS[form.value](report)
+
+
+def put(text: str) -> None:
+    """To stdout; a reader that has gone away (`| head`) is no error."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at its end: give it something that takes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def say(text: str) -> None:
+    """A line of talk, to stderr."""
+    sys.stderr.write(f"oomdoc: {text}\n")
+    sys.stderr.flush()
+
+
+def write_file(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OomdocError(f"cannot write {path}: {error.strerror}") from error
+
+
+def width(stream: TextIO | None) -> int:
+    """Columns of the terminal; COLUMNS wins, as everywhere; 100 in a file, 80 in a pipe."""
+    if stream is None:
+        return FILE_WIDTH
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def has_color(stream: TextIO | None) -> bool:
+    """A terminal that is not told otherwise by NO_COLOR or TERM=dumb; FORCE_COLOR colours a pipe too."""
+    if stream is None or os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def has_utf8(stream: TextIO | None) -> bool:
+    encoding = "utf-8" if stream is None else (stream.encoding or "ascii")
+    return encoding.lower().replace("-", "") in ("utf8", "utf8sig")
+
+
+@contextlib.contextmanager
+def script_output(form: Format, output: Path | None) -> Iterator[None]:
+    """While a script runs: its stdout goes to stderr when stdout is to carry a report for a machine."""
+    if form is Format.TERMINAL or output is not None:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
