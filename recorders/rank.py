@@ -7,7 +7,6 @@ recorder had to stop.
 
 import atexit
 import contextlib
-import importlib
 import json
 import os
 import signal
@@ -17,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from ..errors import OomdocError
 from ..snapshots import writer
@@ -69,9 +67,9 @@ def _apply(spec: RunSpec, recorder: Recorder) -> Iterator[None]:
     if spec.apply is None:
         yield
         return
+    from ..remedies import config_file
     from ..remedies.runtime.install import install
 
-    config_file: Any = importlib.import_module("..remedies.config_file", __package__)
     config = config_file.read(spec.apply)
     with install(config.remedies, world_size=spec.world_size, device_type="cuda") as applied:
         yield

@@ -18,6 +18,7 @@ from ..hooks import Hooks
 from ..job import describe
 from . import (
     autocast,
+    copies,
     private,
     recording,
     storages,
@@ -135,6 +136,7 @@ INSTALLERS: tuple[Installer, ...] = (
     _storages,
     _fast_meta,
     _engine,
+    copies.install,
     workspaces.install,
     autocast.install,
     *SHIMS,

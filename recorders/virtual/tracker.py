@@ -15,42 +15,20 @@ from ...diagnosers.interface import CATEGORIES, Category
 from .device import GpuTarget, VirtualDevice
 from .engine import TRANSFERS, Engine, transfer
 from .fastmeta import Memo
+from .host import Forks, as_meta, made_real, wants_virtual
 from .kernel_call import KernelCall
-from .private import (
-    COMPOSITE_IMPLICIT,
-    FAKE_MODE_KEY,
-    current_graph_task_id,
-    get_dispatch_mode,
-    has_kernel_for,
-    raw_is_meta,
-    raw_storage,
-)
+from .operands import Operands, look, mixed_devices, placement
+from .operations import OpInfo
+from .private import FAKE_MODE_KEY, current_graph_task_id, get_dispatch_mode, raw_is_meta, raw_storage
 from .scratch import Scratch
-from .storages import META, RECORDS, Kind, inside, looking_inside, state, tag_storage
+from .storages import META, RECORDS, Kind, inside, looking_inside, tag_storage
+from .unsupported import unsupported
 
 ACTIVATION, COMMUNICATION = (CATEGORIES.index(each.value) for each in (Category.ACTIVATION, Category.COMMUNICATION))
 Handler = Callable[["Tracker", Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 ScratchFor = Callable[[Any, tuple[Any, ...], dict[str, Any], Any, GpuTarget], Sequence[Scratch]]
-
-
-class OpInfo:
-    """What the schema says about one operation, looked up once."""
-
-    __slots__ = ("communicates", "composite", "inplace", "may_resize", "name", "slow", "view")
-
-    def __init__(self, func: Any, memo: Memo | None = None) -> None:
-        self.name: str = func.name()
-        self.communicates = self.name.startswith(("c10d", "_c10d", "fsdp"))
-        self.view = bool(func.is_view)
-        short = func._schema.name.split("::")[1]
-        self.inplace = bool(func._schema.is_mutable) and short.endswith("_") and not short.startswith("__")
-        self.may_resize = bool(func._schema.is_mutable) and (
-            short in ("resize_", "resize_as_", "set_") or "out" in func._overloadname
-        )
-        self.slow = memo is not None and self.name in memo.slow and not func._schema.is_mutable
-        self.composite = has_kernel_for(self.name, COMPOSITE_IMPLICIT)
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no annotations
@@ -67,6 +45,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         self.handlers: dict[Any, Handler] = {}
         self.scratch_for: ScratchFor | None = None
         self.after: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None] | None = None
+        self.category = -1  # set by a handler: the role of what the operation that follows allocates
+        self.read_back: Callable[[torch.Tensor], torch.Tensor] | None = None  # values of a virtual tensor, on the host
+        self.forks = Forks()
         self.engine: Engine | None = None
         self.memo: Memo | None = None
         self.handles: dict[tuple[int, int, bool, str], int] = {}  # (device, stream, in backward, source) -> address
@@ -123,49 +104,93 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], info: OpInfo | None = None) -> Any:
         """Run an operation on `meta` and allocate its outputs; what a handler uses for the ordinary part."""
         info = info or self._ops.get(func) or OpInfo(func, self.memo)
-        kind, index = placement(self.device, args, kwargs)
+        found = look(args, kwargs, self.device.count > 1, Operands())
+        asked = kwargs.get("device") if kwargs else None
+        kind, index = placement(found, asked, self.device.current)
         if kind is None:
-            return func(*args, **kwargs)
-        if "device" in kwargs:
+            if not info.factory or not wants_virtual(args, kwargs):
+                return func(*args, **kwargs)
+            kind = Kind.HOST
+        if asked is not None or info.factory:
             kwargs = {**kwargs, "device": META}
+            if kwargs.get("pin_memory"):
+                kwargs["pin_memory"] = False
         if kind is not Kind.CUDA:
-            result = func(*args, **kwargs)
-            self.tag(result, kind)
-            return result
+            return self._off_gpu(func, args, kwargs, info, kind, found)
+        if (found.real or found.host or found.second >= 0) and found.index >= 0:
+            error = mixed_devices(found, info.name)
+            if error is not None:
+                raise error
         self.operations += 1
         if info.view:
-            return func(*args, **kwargs)
-        engine = self.engine
+            return self._execute(func, args, kwargs, info)
+        return self._on_gpu(func, args, kwargs, info, index)
+
+    def _on_gpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], info: OpInfo, index: int) -> Any:
+        engine, context, device = self.engine, self.device.context, self.device
         donor = None
         in_backward = current_graph_task_id() != -1
         if engine is not None:
             if in_backward:
-                engine.at_node(self.device.allocations)
+                engine.at_node(device.allocations)
             if func in TRANSFERS:
                 donor = engine.donor(func, args, kwargs, in_backward)
-        context = self.device.context
-        context.category = self._role(info, args, in_backward)
-        result = self.memo(func, args, kwargs) if info.slow and self.memo is not None else func(*args, **kwargs)
-        if info.may_resize:
-            self._resized(args, kwargs)
-        wanted = () if self.scratch_for is None else self.scratch_for(func, args, kwargs, result, self.device.target)
-        kernel = KernelCall(self, wanted, index) if wanted else None
-        if kernel is not None:
-            kernel.begin()
+        context.category = self.category if self.category >= 0 else self._role(info, args, in_backward)
+        self.category = -1
         try:
-            if not info.inplace and not (donor is not None and transfer(donor, result)):
-                self.adopt(result, index)
-        except torch.OutOfMemoryError:
-            if kernel is not None:
-                kernel.abandon()
-            raise
-        if kernel is not None:
-            kernel.finish()
+            result = self._execute(func, args, kwargs, info)
+            if info.may_resize:
+                self._resized(args, kwargs)
+            if donor is None or not transfer(donor, result):
+                self._allocate(func, args, kwargs, result, index, info)
+        finally:
+            context.category = -1
         if engine is not None:
             engine.done(func, result)
         if self.after is not None:
             self.after(func, args, kwargs, result)
         return result
+
+    def _allocate(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, index: int, info: OpInfo
+    ) -> None:
+        """The outputs of an operation, and what its kernel takes around them."""
+        wanted = () if self.scratch_for is None else self.scratch_for(func, args, kwargs, result, self.device.target)
+        if not wanted:
+            if not info.inplace:
+                self.adopt(result, index)
+            return
+        kernel = KernelCall(self, wanted, index)
+        kernel.begin()
+        try:
+            if not info.inplace:
+                self.adopt(result, index)
+        except torch.OutOfMemoryError:
+            kernel.abandon()
+            raise
+        kernel.finish()
+
+    def _execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], info: OpInfo) -> Any:
+        try:
+            if info.slow and self.memo is not None:
+                return self.memo(func, args, kwargs)
+            return func(*args, **kwargs)
+        except NotImplementedError as error:
+            if str(error).startswith("Cannot copy out of meta"):
+                raise
+            raise unsupported(info.name, str(error)) from None
+
+    def _off_gpu(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], info: OpInfo, kind: Kind, found: Operands
+    ) -> Any:
+        """On virtual host or true meta tensors: nothing is allocated."""
+        if kind is Kind.HOST and found.real:
+            if info.inplace and not raw_is_meta(args[0]):
+                return args[0]  # a real tensor cannot take values that nobody computed: it keeps its own
+            args, kwargs = as_meta(args), {key: as_meta(value) for key, value in kwargs.items()}
+        result = self._execute(func, args, kwargs, info)
+        self.tag(result, kind)
+        return made_real(result) if kind is Kind.HOST and self.forks.in_worker() else result
 
     def _role(self, info: OpInfo, args: tuple[Any, ...], in_backward: bool) -> int:
         """Category of what the operation allocates, where it differs from the phase's own; -1 = the phase's."""
@@ -226,36 +251,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         for (index, *_), address in self.handles.items():
             self.device.free(address, index)
         self.handles.clear()
-
-
-def placement(device: VirtualDevice, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Kind | None, int]:
-    """Where the outputs of an operation belong: (kind, device index); kind None = nothing virtual is involved.
-
-    An explicit cuda device wins, then any virtual CUDA operand, then virtual host, then true meta.
-    """
-    asked = kwargs.get("device")
-    if asked is not None and asked.type == "cuda":
-        return Kind.CUDA, device.current if asked.index is None else asked.index
-    found: Kind | None = None
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, torch.Tensor):
-            if not raw_is_meta(value):
-                continue
-            if not state.exotic and device.count == 1:
-                return Kind.CUDA, 0
-            record = RECORDS.get(raw_storage(value)._cdata)
-            if record is None or record.kind is Kind.CUDA:
-                return Kind.CUDA, 0 if record is None else record.index
-            found = Kind.HOST if Kind.HOST in (found, record.kind) else Kind.META
-        elif isinstance(value, (list, tuple)) and value and not isinstance(value[0], int):
-            inner = placement(device, value, {})
-            if inner[0] is Kind.CUDA:
-                return inner
-            if inner[0] is not None:
-                found = Kind.HOST if Kind.HOST in (found, inner[0]) else Kind.META
-    if found is None and asked is not None and asked.type == "meta":
-        return (Kind.META, 0) if inside.true_meta else (Kind.CUDA, device.current)
-    return found, 0
 
 
 def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,26 @@
+"""What the schema of an operation says, looked up once per operation."""
+
+from typing import Any
+
+from .fastmeta import Memo
+from .private import COMPOSITE_IMPLICIT, has_kernel_for
+
+
+class OpInfo:
+    """What the schema says about one operation, looked up once."""
+
+    __slots__ = ("communicates", "composite", "factory", "inplace", "may_resize", "name", "slow", "view")
+
+    def __init__(self, func: Any, memo: Memo | None = None) -> None:
+        self.name: str = func.name()
+        self.communicates = self.name.startswith(("c10d", "_c10d", "fsdp"))
+        self.view = bool(func.is_view)
+        short = func._schema.name.split("::")[1]
+        self.inplace = bool(func._schema.is_mutable) and short.endswith("_") and not short.startswith("__")
+        self.may_resize = bool(func._schema.is_mutable) and (
+            short in ("resize_", "resize_as_", "set_") or "out" in func._overloadname
+        )
+        names = {argument.name for argument in func._schema.arguments}
+        self.factory = {"device", "dtype", "layout"} <= names and short != "_to_copy"
+        self.slow = memo is not None and self.name in memo.slow and not func._schema.is_mutable
+        self.composite = has_kernel_for(self.name, COMPOSITE_IMPLICIT)
