@@ -79,13 +79,15 @@ class StackTable:
         return number
 
     def _new(self, frames: list[object]) -> int:
-        stack = tuple(map(self._frame, frames))
+        stack = tuple(self._frame(frame) for frame in frames if isinstance(frame, dict))
+        if not stack:
+            return 0
         number = self._stacks.setdefault(stack, len(self._stacks)) + 1
         if number == len(self._examples):
             self._examples.append(frames if all(map(_is_flat, frames)) else _NOT_A_STACK)
         return number
 
-    def _frame(self, raw: object) -> int:
+    def _frame(self, raw: dict[str, object]) -> int:
         index = self._frame_of_id.get(id(raw))
         if index is None:
             index = self._frames.setdefault(_frame(raw), len(self._frames))
@@ -102,12 +104,11 @@ def _is_flat(frame: object) -> bool:
     return type(frame) is dict and all(type(value) in (str, int) for value in frame.values())
 
 
-def _frame(raw: object) -> tuple[str, int, str]:
-    fields = raw if isinstance(raw, dict) else {}
-    line = fields.get("line")
+def _frame(raw: dict[str, object]) -> tuple[str, int, str]:
+    line = raw.get("line")
     # a wrapped -1 (2**64 - 1) occurs in real files
     known = line if type(line) is int and 0 < line < MAX_LINE else 0
-    return _text(fields.get("filename")), known, _text(fields.get("name"))
+    return _text(raw.get("filename")), known, _text(raw.get("name"))
 
 
 def _text(value: object) -> str:
