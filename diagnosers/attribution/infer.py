@@ -17,6 +17,8 @@ from .signs import Sign
 UNKNOWN = Verdict(Category.UNKNOWN, 0.0, "no evidence")
 # Casts of smaller weights than this are not told apart from casts of activations.
 MIN_CAST_WEIGHT_BYTES = 400_000
+# One size that is half of a weight's is a coincidence; autocast halves all of them (but embeddings).
+CAST_CLASSES = 0.5
 
 
 def infer(facts: Facts, live: Sequence[int]) -> dict[int, Verdict]:
@@ -109,6 +111,8 @@ def _weight_casts(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> No
     """Autocast keeps a half-size copy of each weight until it ends: at most one per weight and forward."""
     left: dict[tuple[int, int], int] = {}
     native = facts.phases.native_stacks
+    if not native and not _most_weights_are_cast(facts, unit):
+        return
     rows = [r for r, v in verdicts.items() if v.category is Category.ACTIVATION and not facts.older[r]]
     for row in sorted(rows, key=lambda r: int(facts.lives.birth[r])):
         size = int(facts.requested[row])
@@ -123,3 +127,15 @@ def _weight_casts(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> No
             left[key] -= 1
             share, reason = (0.95, "cast of a weight") if cast else (0.7, "half the size of a weight, kept to the end")
             verdicts[row] = Verdict(Category.AUTOCAST_CACHE, share, reason)
+
+
+def _most_weights_are_cast(facts: Facts, unit: Sizes) -> bool:
+    """Without C++ frames: in some forward, half-size blocks as many as the weights, for half of the weight sizes."""
+    large = {size: count for size, count in unit.items() if size > MIN_CAST_WEIGHT_BYTES and size % 2 == 0}
+    mine = np.flatnonzero((facts.birth_phase == FORWARD) & ~facts.older & facts.outlives_run)
+    per_run = Counter(zip(facts.run[mine].tolist(), facts.requested[mine].tolist(), strict=True))
+    agreeing: Counter[int] = Counter()
+    for (run, half), count in per_run.items():
+        if count >= large.get(2 * half, count + 1):
+            agreeing[run] += 1
+    return bool(large) and max(agreeing.values(), default=0) >= CAST_CLASSES * len(large)

@@ -71,8 +71,8 @@ def outermost_user_location(frames: Sequence[Frame]) -> Location | None:
     found = None
     for frame in frames:
         if is_python(frame) and not is_library_file(frame.filename):
-            if frame.name == "<module>" and found is not None:
-                break
+            if frame.name == "<module>":  # what lies further out started the script
+                return found or Location(frame.filename, frame.line, frame.name)
             found = Location(frame.filename, frame.line, frame.name)
     return found
 
