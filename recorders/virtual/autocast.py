@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...diagnosers.interface import CATEGORIES, Category
 from . import autocast_ops as ops
 from .private import RawKernel, has_kernel_for, register_kernels
 from .storages import is_virtual
@@ -28,7 +29,8 @@ _KEYS = torch._C.DispatchKeySet(KEY)
 class Casts:
     """The casts themselves, and the cache of weights cast to the lower precision."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Callable[[torch.Tensor], None] = lambda tensor: None) -> None:
+        self._kept = kept  # told of each copy that the cache keeps
         self._cache: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
 
     def clear(self) -> None:
@@ -46,6 +48,7 @@ class Casts:
                 return held[1]
             cast: torch.Tensor = torch.ops.aten._to_copy.default(value, dtype=to)
             self._cache[id(value)] = (weakref.ref(value), cast)
+            self._kept(cast)
             return cast
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
             return [self.cast(each, to) for each in value]
@@ -177,7 +180,7 @@ def active_on_this_thread() -> Iterator[None]:
 @contextmanager
 def install(session: "Session") -> Iterator[None]:
     """Replace torch's AutocastCUDA kernels; on exit torch's own are back."""
-    casts = Casts()
+    casts = Casts(lambda tensor: session.roles.mark(tensor, CATEGORIES.index(Category.AUTOCAST_CACHE.value)))
     for name in unknown():
         session.note(
             f"autocast: this torch casts {name}, which oomdoc does not know: its result may have a wrong dtype"
