@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .private import open_composite
 from .scratch import Target
 
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # at::SDPBackend
@@ -187,9 +188,7 @@ def attend(
     if backend is None:
         raise RuntimeError("No available kernel. Aborting execution.")
     if backend == MATH:
-        return _aten.scaled_dot_product_attention.default.decompose(  # type: ignore[no-any-return]
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        return _math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     mask = additive(attn_mask, query.dtype)
     if backend == FLASH:
         return _run_flash(query, key, value, dropout_p, is_causal, scale)
@@ -204,6 +203,12 @@ def attend(
         query, key, value, mask, training, dropout_p, is_causal, scale=scale
     )
     return out[0]  # type: ignore[no-any-return]
+
+
+def _math(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """What torch does for tensors that no fused kernel takes, and for every meta tensor."""
+    out: torch.Tensor = open_composite(_aten.scaled_dot_product_attention.default, *args, **kwargs)
+    return out
 
 
 def _run_flash(

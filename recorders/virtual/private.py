@@ -39,6 +39,11 @@ has_kernel_for: Callable[[str, Any], bool] = torch._C._dispatch_has_kernel_for_d
 COMPOSITE_IMPLICIT = "CompositeImplicitAutograd"
 
 
+def open_composite(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run the C++ body of a composite; `func.decompose` would prefer Python ones, which copy where C++ aliases."""
+    return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
 RawKernel = Callable[..., Any]
 
 
@@ -48,6 +53,15 @@ def register_kernels(key: str, kernels: dict[str, RawKernel]) -> Callable[[], No
     for name, kernel in kernels.items():
         library.impl(name, kernel, key, allow_override=True)  # type: ignore[no-untyped-call]
     return library._destroy
+
+
+def register_meta_kernels(kernels: dict[str, RawKernel]) -> Callable[[], None]:
+    """Meta kernels for operations that are composite on CPU builds, which `Library.impl` refuses; returns the undo."""
+    library: Any = torch.library.Library("aten", "IMPL", "Meta")  # type: ignore[no-untyped-call]
+    for name, kernel in kernels.items():
+        library.m.impl(name, "Meta", kernel)
+    undo: Callable[[], None] = library._destroy
+    return undo
 
 
 def problems() -> tuple[str, ...]:

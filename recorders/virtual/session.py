@@ -18,6 +18,7 @@ from ..hooks import Hooks
 from ..job import describe
 from . import (
     autocast,
+    composites,
     copies,
     private,
     recording,
@@ -139,6 +140,7 @@ INSTALLERS: tuple[Installer, ...] = (
     copies.install,
     workspaces.install,
     autocast.install,
+    composites.install,
     *SHIMS,
     _hooks,
     _tracking,  # last: from here on every operation is seen

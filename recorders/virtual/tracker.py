@@ -19,7 +19,7 @@ from .host import Forks, as_meta, made_real, wants_virtual
 from .kernel_call import KernelCall
 from .operands import Operands, look, mixed_devices, placement
 from .operations import OpInfo
-from .private import FAKE_MODE_KEY, current_graph_task_id, get_dispatch_mode, raw_is_meta, raw_storage
+from .private import FAKE_MODE_KEY, current_graph_task_id, get_dispatch_mode, open_composite, raw_is_meta, raw_storage
 from .scratch import Scratch
 from .storages import META, RECORDS, Kind, inside, looking_inside, tag_storage
 from .unsupported import unsupported
@@ -101,8 +101,18 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
                 return result
         return self.call(func, args, kwargs, info)
 
-    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], info: OpInfo | None = None) -> Any:
-        """Run an operation on `meta` and allocate its outputs; what a handler uses for the ordinary part."""
+    def call(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        info: OpInfo | None = None,
+        run: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Run an operation on `meta` and allocate its outputs; what a handler uses for the ordinary part.
+
+        `run` makes the outputs instead of `func`, for operations that `meta` cannot do, or not as CUDA does.
+        """
         info = info or self._ops.get(func) or OpInfo(func, self.memo)
         found = look(args, kwargs, self.device.count > 1, Operands())
         asked = kwargs.get("device") if kwargs else None
@@ -124,9 +134,17 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         self.operations += 1
         if info.view:
             return self._execute(func, args, kwargs, info)
-        return self._on_gpu(func, args, kwargs, info, index)
+        return self._on_gpu(func, args, kwargs, info, index, run)
 
-    def _on_gpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], info: OpInfo, index: int) -> Any:
+    def _on_gpu(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        info: OpInfo,
+        index: int,
+        run: Callable[..., Any] | None,
+    ) -> Any:
         engine, context, device = self.engine, self.device.context, self.device
         donor = None
         in_backward = current_graph_task_id() != -1
@@ -138,11 +156,11 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         context.category = self.category if self.category >= 0 else self._role(info, args, in_backward)
         self.category = -1
         try:
-            result = self._execute(func, args, kwargs, info)
+            result = self._execute(func, args, kwargs, info) if run is None else run(*args, **kwargs)
             if info.may_resize:
                 self._resized(args, kwargs)
-            if donor is None or not transfer(donor, result):
-                self._allocate(func, args, kwargs, result, index, info)
+            in_place = info.inplace or (donor is not None and transfer(donor, result))
+            self._allocate(func, args, kwargs, result, index, in_place)
         finally:
             context.category = -1
         if engine is not None:
@@ -152,18 +170,18 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         return result
 
     def _allocate(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, index: int, info: OpInfo
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, index: int, in_place: bool
     ) -> None:
-        """The outputs of an operation, and what its kernel takes around them."""
+        """The outputs of an operation, unless it worked in place, and what its kernel takes around them."""
         wanted = () if self.scratch_for is None else self.scratch_for(func, args, kwargs, result, self.device.target)
         if not wanted:
-            if not info.inplace:
+            if not in_place:
                 self.adopt(result, index)
             return
         kernel = KernelCall(self, wanted, index)
         kernel.begin()
         try:
-            if not info.inplace:
+            if not in_place:
                 self.adopt(result, index)
         except torch.OutOfMemoryError:
             kernel.abandon()
@@ -225,10 +243,14 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
 
     def _decompose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A composite that autograd did not open (inference_mode): open it, so that its temporaries are seen."""
+        return self.reentered(open_composite, (func, *args), kwargs)
+
+    def reentered(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call `run` from a handler as the script would: the tracker sees its operations, devices read `cuda`."""
         depth, inside.depth = inside.depth, 0
         try:
             with self:
-                return func.decompose(*args, **kwargs)
+                return run(*args, **kwargs)
         finally:
             inside.depth = depth
 

@@ -85,3 +85,13 @@ def test_estimates_are_counted(gpu: Session) -> None:
     x = torch.ones(8, 16, 32, 32, device="cuda")
     torch.nn.functional.conv2d(x, torch.ones(16, 16, 3, 3, device="cuda"), padding=1)
     assert any("cuDNN convolution" in source for source in gpu.tracker.estimated)
+
+
+def test_backward_of_indexing_sorts_into_its_one_gradient(events: Events) -> None:
+    """As recorded on an A100: one zeroed gradient, filled in place through the sort's buffers."""
+    weight = torch.ones(10000, 512, device="cuda", requires_grad=True)
+    rows = weight[torch.zeros(1000, dtype=torch.int64, device="cuda")]
+    grad = torch.ones_like(rows)
+    events.mark()
+    rows.backward(grad)
+    assert [size for size in events.since() if size > 0] == [20480000, 8000, 8000, 8000, 8000, 8000, 1]
