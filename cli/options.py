@@ -16,6 +16,7 @@ class Format(str, Enum):
     TERMINAL = "terminal"
     JSON = "json"
     MARKDOWN = "markdown"
+    SVG = "svg"
 
 
 FormatOption = Annotated[

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
-from . import json, markdown, terminal
+from . import json, markdown, svg, terminal
 from .model import Report
 
 RENDERERS: dict[str, Callable[[Report], str]] = {
     "terminal": terminal.render,
     "json": json.render,
     "markdown": markdown.render,
+    "svg": svg.render,
 }
