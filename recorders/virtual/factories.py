@@ -3,6 +3,7 @@
 * an integer device ("Cannot access accelerator device when none is available");
 * `torch.tensor`, `as_tensor`, `asarray`, `new_tensor` on `cuda`: their final copy needs a CUDA device guard and is
   hidden from modes. As on a GPU, the data is built on the host and then copied;
+* `pin_memory=True`, which a CPU build refuses;
 * the user's own `device="meta"`, which must not be taken for a virtual tensor.
 """
 
@@ -16,6 +17,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext, _device_constructors
 
 from .face import canonical_device
+from .hostside import mark_pinned
 from .patching import patches
 from .storages import CPU, asking_for_meta, inside
 
@@ -54,6 +56,8 @@ def _plain(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
 
     @functools.wraps(original)
     def factory(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if kwargs.pop("pin_memory", False):
+            return mark_pinned(factory(*args, **kwargs))
         device = _asked(kwargs)
         if device is None or inside.depth:
             return original(*args, **kwargs)
@@ -72,13 +76,14 @@ def _of_data(original: Callable[..., torch.Tensor], *, copies: bool) -> Callable
 
     @functools.wraps(original)
     def factory(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if kwargs.pop("pin_memory", False):
+            return mark_pinned(factory(data, *args, **kwargs))
         device = _asked(kwargs)
         if isinstance(data, torch.Tensor) and not inside.depth:
             return _of_tensor(data, copies, device if "device" in kwargs else None, args, kwargs)
         if device is None or device.type == "cpu" or inside.depth:
             return original(data, *args, **kwargs)
         grad = kwargs.pop("requires_grad", False)
-        kwargs.pop("pin_memory", None)
         made = original(data, *args, **{**kwargs, "device": CPU}).to(device)
         return made.requires_grad_() if grad else made
 
@@ -106,6 +111,8 @@ def _wrap_new(name: str) -> Callable[..., torch.Tensor]:
 
     @functools.wraps(original)
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if kwargs.pop("pin_memory", False):
+            return mark_pinned(method(self, *args, **kwargs))
         device = kwargs.get("device")
         if device is None or inside.depth:
             return original(self, *args, **kwargs)

@@ -25,9 +25,12 @@ _raw_tolist: Callable[[torch.Tensor], Any] = _BASE.tolist
 _pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
 
-def _mark_pinned(storage: torch.UntypedStorage) -> None:
+def mark_pinned(tensor: torch.Tensor) -> torch.Tensor:
+    """From now on the host tensor says that it is pinned. Returns it."""
+    storage = raw_storage(tensor)
     key = storage._cdata
     _pinned[key] = weakref.ref(storage, lambda _: _pinned.pop(key, None))
+    return tensor
 
 
 def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
@@ -36,9 +39,7 @@ def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
     if _is_pinned(self):
         return self
-    pinned = self.detach().clone(memory_format=torch.preserve_format)
-    _mark_pinned(raw_storage(pinned))
-    return pinned
+    return mark_pinned(self.detach().clone(memory_format=torch.preserve_format))
 
 
 def _is_pinned(self: torch.Tensor, device: Any = None) -> bool:
