@@ -284,7 +284,6 @@ def install(session: "Session") -> Iterator[None]:
         held.set(torch.cuda.nccl, "version", lambda: NCCL_VERSION)
         held.set(torch.cuda.nccl, "is_available", lambda tensors: False)
         held.set(torch.version, "cuda", torch.version.cuda or cuda_version)
-        held.set(torch.backends.cudnn, "_init", lambda: True)
         held.set(torch.backends.cudnn, "version", lambda: CUDNN_VERSION)
         if _Initialised.by_cpp:
             held.set(torch.cuda, "_initialized", True)

@@ -21,6 +21,9 @@ raw_is_meta: Callable[[torch.Tensor], bool] = _BASE.is_meta.__get__
 raw_is_cuda: Callable[[torch.Tensor], bool] = _BASE.is_cuda.__get__
 raw_storage: Callable[[torch.Tensor], torch.UntypedStorage] = _BASE.untyped_storage
 
+is_functorch_wrapper: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+functorch_inner: Callable[[torch.Tensor], torch.Tensor] = torch._C._functorch.get_unwrapped
+
 # which node of which backward pass runs on this thread; -1 = none
 current_graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
 current_node: Callable[[], Any] = torch._C._current_autograd_node

@@ -11,8 +11,8 @@ from ...diagnosers.interface import CATEGORIES, Category
 from ...snapshots.model import Mark
 from ..hooks import BACKWARD, FORWARD, OPTIMIZER, Hooks
 from .device import VirtualDevice
-from .private import raw_is_meta, raw_storage
-from .storages import RECORDS, Kind
+from .private import raw_is_meta
+from .storages import RECORDS, Kind, storage_key
 
 _STRENGTH = [
     CATEGORIES.index(each.value)
@@ -65,7 +65,7 @@ class Roles:
     def mark(self, tensor: torch.Tensor, category: int) -> None:
         if not raw_is_meta(tensor) or tensor.layout is not torch.strided:
             return
-        record = RECORDS.get(raw_storage(tensor)._cdata)
+        record = RECORDS.get(storage_key(tensor))
         if record is None or record.kind is not Kind.CUDA or record.event < 0:
             return
         column = self.device.logs[record.index].category

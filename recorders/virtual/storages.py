@@ -15,7 +15,7 @@ from enum import IntEnum
 
 import torch
 
-from .private import raw_device, raw_is_meta, raw_storage
+from .private import functorch_inner, is_functorch_wrapper, raw_device, raw_is_meta, raw_storage
 
 
 class Kind(IntEnum):
@@ -131,9 +131,20 @@ def forget_all() -> None:
     state.release = None
 
 
+def storage_key(tensor: torch.Tensor) -> int:
+    """Address of the tensor's storage; through the wrappers of torch.func; 0 for one without (sparse)."""
+    try:
+        key: int = raw_storage(tensor)._cdata
+        return key
+    except NotImplementedError:
+        if is_functorch_wrapper(tensor):
+            return storage_key(functorch_inner(tensor))
+        return 0
+
+
 def record_of(tensor: torch.Tensor) -> StorageRecord | None:
     """The record of a strided meta tensor's storage, None when it has none."""
-    return RECORDS.get(raw_storage(tensor)._cdata) if raw_is_meta(tensor) else None
+    return RECORDS.get(storage_key(tensor)) if raw_is_meta(tensor) else None
 
 
 def kind_of(tensor: torch.Tensor) -> Kind | None:
@@ -142,7 +153,7 @@ def kind_of(tensor: torch.Tensor) -> Kind | None:
         return None
     if not state.exotic:
         return Kind.CUDA
-    record = RECORDS.get(raw_storage(tensor)._cdata)
+    record = RECORDS.get(storage_key(tensor))
     return Kind.CUDA if record is None else record.kind
 
 
@@ -153,7 +164,7 @@ def is_virtual(tensor: torch.Tensor) -> bool:
 
 def index_of(tensor: torch.Tensor) -> int:
     """Index of the virtual GPU that a virtual tensor is on."""
-    record = RECORDS.get(raw_storage(tensor)._cdata)
+    record = RECORDS.get(storage_key(tensor))
     return 0 if record is None else record.index
 
 
@@ -161,7 +172,7 @@ def device_of(tensor: torch.Tensor) -> torch.device:
     """The device as the user's script must see it: `cuda:N` for virtual tensors, whatever `inside` says."""
     if not raw_is_meta(tensor):
         return raw_device(tensor)
-    record = RECORDS.get(raw_storage(tensor)._cdata)
+    record = RECORDS.get(storage_key(tensor))
     if record is None:
         return _CUDA[0]
     if record.kind is Kind.CUDA:

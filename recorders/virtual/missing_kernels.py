@@ -1,0 +1,90 @@
+"""CUDA operations that torch gives no meta kernel and that need none of their own file: fused optimizers, cuDNN weights.
+
+* `_fused_sgd_`, `_fused_adagrad_`, and the forms with a tensor as learning rate, work in place on lists of tensors and
+  allocate nothing (aten/src/ATen/native/cuda/FusedSgdKernel.cu and its siblings).
+* `_cudnn_rnn_flatten_weight` copies all weights of a RNN into one buffer, of which they become views.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .patching import patches
+from .private import has_kernel_for
+from .storages import is_virtual
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_FUSED = ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
+_GATES = {2: 4, 3: 3}  # cuDNN's mode -> gates: LSTM 4, GRU 3, plain RNNs 1
+
+
+def _in_place(tracker: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    tracker.operations += 1
+
+
+def _without_meta_kernel() -> list[Any]:
+    found = []
+    for name in _FUSED:
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
+            op = getattr(packet, overload)
+            if op._schema.returns == [] and not has_kernel_for(op.name(), "Meta"):
+                found.append(op)
+    return found
+
+
+def _flatten_weight(original: Callable[..., Any]) -> Callable[..., Any]:
+    def flatten(
+        weights: Sequence[torch.Tensor],
+        weight_stride0: int,
+        input_size: int,
+        mode: int,
+        hidden_size: int,
+        proj_size: int,
+        num_layers: int,
+        batch_first: bool,
+        bidirectional: bool,
+    ) -> Any:
+        if not is_virtual(weights[0]):
+            return original(
+                weights,
+                weight_stride0,
+                input_size,
+                mode,
+                hidden_size,
+                proj_size,
+                num_layers,
+                batch_first,
+                bidirectional,
+            )
+        total = sum(weight.numel() for weight in weights)
+        if weight_stride0 in (2, 3) and not any(weight.dim() == 1 for weight in weights):
+            # cuDNN keeps room for both biases of every gate, whether the module has them or not
+            total += num_layers * (2 if bidirectional else 1) * 2 * _GATES.get(mode, 1) * hidden_size
+        buffer = torch.empty(total, dtype=weights[0].dtype, device=weights[0].device)
+        offset = 0
+        for weight in weights:
+            weight.data = buffer[offset : offset + weight.numel()].view(weight.shape)
+            offset += weight.numel()
+        return buffer
+
+    return flatten
+
+
+@contextmanager
+def install(session: "Session") -> Iterator[None]:
+    """The handlers and the cuDNN functions for the time of the block."""
+    operations = _without_meta_kernel()
+    cudnn_globals = torch.backends.cudnn.is_acceptable.__globals__
+    with patches() as held:
+        for op in operations:
+            held.item(session.tracker.handlers, op, _in_place)
+        held.item(cudnn_globals, "_init", lambda: True)
+        functions: Any = torch
+        held.set(functions, "_use_cudnn_rnn_flatten_weight", lambda: True)
+        held.set(functions, "_cudnn_rnn_flatten_weight", _flatten_weight(functions._cudnn_rnn_flatten_weight))
+        yield
