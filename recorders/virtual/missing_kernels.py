@@ -50,17 +50,8 @@ def _flatten_weight(original: Callable[..., Any]) -> Callable[..., Any]:
         bidirectional: bool,
     ) -> Any:
         if not is_virtual(weights[0]):
-            return original(
-                weights,
-                weight_stride0,
-                input_size,
-                mode,
-                hidden_size,
-                proj_size,
-                num_layers,
-                batch_first,
-                bidirectional,
-            )
+            sizes = (input_size, mode, hidden_size, proj_size, num_layers)
+            return original(weights, weight_stride0, *sizes, batch_first, bidirectional)
         total = sum(weight.numel() for weight in weights)
         if weight_stride0 in (2, 3) and not any(weight.dim() == 1 for weight in weights):
             # cuDNN keeps room for both biases of every gate, whether the module has them or not
