@@ -1,0 +1,1 @@
+"""What a remedy costs in step time: recomputation, transfers, collectives."""
