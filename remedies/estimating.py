@@ -20,7 +20,7 @@ class Case:
     job: Job
     facts: JobFacts
     timeline: Timeline
-    world_size: int = 1  # over which `timeline` is sharded
+    autocast: bool = False  # mixed precision is among the changes so far
 
     @cached_property
     def passes(self) -> tuple[BlockPass, ...]:

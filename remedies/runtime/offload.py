@@ -113,7 +113,7 @@ class _OnHost:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.device = tensor.device
         self.storage = weakref.ref(tensor.untyped_storage())
-        self.copy = _host_copy(tensor.detach())
+        self.copy = _host_copy(tensor.detach(), non_blocking=True)  # read back on the same stream only
 
     def back(self) -> torch.Tensor:
         return self.copy.to(self.device, non_blocking=True) if self.copy.device != self.device else self.copy
@@ -124,13 +124,15 @@ def _unpack(held: Any) -> torch.Tensor:
     return back
 
 
-def _host_copy(tensor: torch.Tensor) -> torch.Tensor:
+def _host_copy(tensor: torch.Tensor, *, non_blocking: bool = False) -> torch.Tensor:
     """A copy in host memory, pinned where that can be had; on the CPU too, so that both behave alike."""
-    size, stride, dtype = tensor.size(), tensor.stride(), tensor.dtype
     if tensor.device.type != "cpu":
         with suppress(RuntimeError):  # no pinned memory here (locked-memory limit, no driver): pageable is slower only
-            return torch.empty_strided(size, stride, dtype=dtype, device="cpu", pin_memory=True).copy_(tensor)
-    return torch.empty_strided(size, stride, dtype=dtype, device="cpu").copy_(tensor)
+            host = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu", pin_memory=True
+            )
+            return host.copy_(tensor, non_blocking=non_blocking)
+    return tensor.detach().to("cpu", copy=True)
 
 
 def _of_parameter(tensor: torch.Tensor) -> bool:
