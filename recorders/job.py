@@ -23,6 +23,7 @@ def describe(roots: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.
     roots = list(roots)
     modules: dict[str, str] = {}
     owned: defaultdict[str, int] = defaultdict(int)
+    used: defaultdict[str, int] = defaultdict(int)  # a shared parameter counts in every module that uses it
     blocks: list[str] = []
     parameters: dict[int, torch.Tensor] = {}
     for root in roots:
@@ -31,6 +32,7 @@ def describe(roots: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.
         blocks += [paths[id(block)] for block in of_classes(root, repeated_blocks(root)) if id(block) in paths]
         for path, module in _named(root):
             for parameter in module.parameters(recurse=False):
+                used[path] += _bytes(parameter)
                 if id(parameter) not in parameters:
                     parameters[id(parameter)] = parameter
                     owned[path] += _bytes(parameter)
@@ -39,6 +41,7 @@ def describe(roots: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.
         "blocks": blocks,
         "parameters": _parameters(list(parameters.values())),
         "parameter_bytes_of_module": dict(owned),
+        "parameter_bytes_used_by_module": dict(used),
         "optimizers": [_optimizer(optimizer) for optimizer in optimizers],
         "batch_statistics": any(
             isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for root in roots for module in root.modules()

@@ -1,7 +1,8 @@
 """The facts of a recorded job (`Recording.facts`, see `recorders.job`), typed; empty where none were recorded."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from ..snapshots.model import Recording
@@ -29,10 +30,13 @@ class JobFacts:
     largest_parameter_bytes: int = 0
     bytes_of_dtype: Mapping[str, int] = field(default_factory=dict)
     sharded: bool = False
-    parameter_bytes_of_module: Mapping[str, int] = field(default_factory=dict)  # path -> own parameters
+    parameter_bytes_of_module: Mapping[str, int] = field(default_factory=dict)  # path -> own parameters, each once
+    parameter_bytes_used_by_module: Mapping[str, int] = field(default_factory=dict)  # shared ones in each user
     optimizers: tuple[OptimizerFacts, ...] = ()
     batch_statistics: bool = False
     loader_batch_size: int | None = None
+    autocast: str | None = None  # dtype of torch.autocast in the last forward
+    tokens: int | None = None  # elements of the largest integer input of a step
 
     @property
     def block_classes(self) -> tuple[str, ...]:
@@ -59,17 +63,28 @@ def read(recording: Recording | None) -> JobFacts:
             parameter_bytes=int(parameters.get("bytes", 0)),
             trainable_bytes=int(parameters.get("trainable_bytes", 0)),
             largest_parameter_bytes=int(parameters.get("largest_bytes", 0)),
-            bytes_of_dtype={str(k): int(v) for k, v in (parameters.get("bytes_of_dtype") or {}).items()},
+            bytes_of_dtype=_sizes(parameters.get("bytes_of_dtype")),
             sharded=bool(parameters.get("sharded")),
-            parameter_bytes_of_module={
-                str(k): int(v) for k, v in (facts.get("parameter_bytes_of_module") or {}).items()
-            },
+            parameter_bytes_of_module=_sizes(facts.get("parameter_bytes_of_module")),
+            parameter_bytes_used_by_module=_sizes(facts.get("parameter_bytes_used_by_module")),
             optimizers=tuple(_optimizer(each) for each in facts.get("optimizers") or ()),
             batch_statistics=bool(facts.get("batch_statistics")),
             loader_batch_size=loader.get("batch_size"),
+            autocast=facts.get("autocast"),
+            tokens=_tokens(facts.get("inputs") or ()),
         )
     except (TypeError, ValueError, AttributeError, KeyError):
         return JobFacts()
+
+
+def _sizes(facts: Mapping[str, Any] | None) -> dict[str, int]:
+    return {str(key): int(value) for key, value in (facts or {}).items()}
+
+
+def _tokens(inputs: Iterable[Mapping[str, Any]]) -> int | None:
+    """Token ids are 8-byte integers; labels of the same shape do not count twice."""
+    sizes = [prod(each["shape"]) for each in inputs if each.get("dtype") == "int64" and each.get("shape")]
+    return max(sizes, default=None)
 
 
 def _optimizer(facts: Mapping[str, Any]) -> OptimizerFacts:

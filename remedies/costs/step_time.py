@@ -40,7 +40,8 @@ def _by_arithmetic(case: "Case") -> Band | None:
     tokens = tokens_per_step(case)
     if spec is None or tokens is None or not case.facts.parameter_count:
         return None
-    dtype = "fp32" if set(case.facts.bytes_of_dtype) == {"float32"} and not case.autocast else "bf16"
+    lower = case.autocast or case.facts.autocast or set(case.facts.bytes_of_dtype) != {"float32"}
+    dtype = "bf16" if lower else "fp32"
     rate = spec.flops.get(dtype) or spec.flops.get("fp16") or spec.flops["fp32"]
     operations = 6.0 * case.facts.parameter_count * tokens
     return Band(
@@ -51,8 +52,10 @@ def _by_arithmetic(case: "Case") -> Band | None:
 
 
 def tokens_per_step(case: "Case") -> int | None:
-    """Elements of the largest input, where it holds 8-byte integers for an embedding; None otherwise."""
-    if not any(name.startswith("Embedding") for name in case.facts.class_of.values()):
+    """Token ids of one step; None for a model without an embedding."""
+    if not any(name.endswith("Embedding") for name in case.facts.class_of.values()):
         return None
+    if case.facts.tokens is not None:
+        return case.facts.tokens
     inputs = case.timeline.size[case.timeline.is_category(Category.INPUT)]
     return int(inputs.max()) // 8 if len(inputs) else None

@@ -94,16 +94,22 @@ class Fsdp(Application):
         model.to(device)
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), src=0)
-        before = dict(model.named_parameters(remove_duplicate=False))
         for block in blocks:
             if block is not model:
-                fully_shard(block, mesh=self._mesh, reshard_after_forward=self.reshard)
+                self._fully_shard(block, reshard_after_forward=self.reshard)
         # the root's own parameters are needed again at once in backward: torch's default keeps them
-        fully_shard(model, mesh=self._mesh)
-        after = dict(model.named_parameters(remove_duplicate=False))
-        for name, old in before.items():
-            self._sharded[id(old)] = (weakref.ref(old), after[name])
-            old.data = old.data.new_empty(0)  # a list that the script keeps must not hold the whole model
+        self._fully_shard(model, reshard_after_forward=None)
+
+    def _fully_shard(self, module: torch.nn.Module, *, reshard_after_forward: bool | None) -> None:
+        """Shard one unit, and let go of its whole parameters before the next: the peak is one unit above the model."""
+        before = {name: weakref.ref(p) for name, p in module.named_parameters(remove_duplicate=False)}
+        fully_shard(module, mesh=self._mesh, reshard_after_forward=reshard_after_forward)
+        after = dict(module.named_parameters(remove_duplicate=False))
+        for name, reference in before.items():
+            old = reference()
+            if old is not None and old is not after[name]:
+                self._sharded[id(old)] = (reference, after[name])
+                old.data = old.data.new_empty(0)  # a list that the script keeps must not hold the whole model
 
     def _refuse_wrapped(self, model: torch.nn.Module) -> None:
         names = {type(module).__name__ for module in model.modules()}

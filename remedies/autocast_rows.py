@@ -1,0 +1,96 @@
+"""What torch.autocast does to each allocation of a forward that was recorded in float32.
+
+From the operation lists of torch/amp (autocast_mode.h): products (linear, conv, matmul, attention) run in the lower
+type, norms, softmax and losses in float32, everything else follows its inputs. Which of them made a row is read from
+the class of the module it was born in, else from the source line, else left open.
+"""
+
+import linecache
+import re
+from collections.abc import Mapping
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..snapshots.model import Stacks
+from .whatif_timeline import Timeline
+
+
+class Kind(IntEnum):
+    """How a row's type changes."""
+
+    KEEPS = 0  # float32 stays, or it was no float
+    HALVES = 1
+    PRODUCT = 2  # halves, and the weights (and a float32 input) are cast for it
+    NORM = 3  # stays float32, and is cast for the product that reads it
+    OPEN_HALF = 4  # probably halves
+    OPEN_KEEP = 5  # probably keeps
+
+
+_PRODUCT = re.compile(r"^(Linear|Conv(Transpose)?[123]d|Conv1D|Bilinear|NonDynamicallyQuantizableLinear|.*Linear)$")
+_NORM = re.compile(r"(Layer|RMS|Group|T5Layer)Norm|RMSNorm|LayerNorm", re.IGNORECASE)
+_FLOAT32 = re.compile(r"^(Softmax|LogSoftmax|.*Loss|.*Embedding|.*EmbeddingBag|Softplus|CosineSimilarity)$")
+_PRODUCT_LINE = re.compile(r"scaled_dot_product|matmul|einsum|\bbmm\b|baddbmm|F\.linear|F\.conv|attention_interface|\s@\s")
+_FLOAT32_LINE = re.compile(r"softmax|layer_norm|rms_norm|cross_entropy|nll_loss|\.float\(\)|torch\.float32|rsqrt|\bpow\(")
+_SUM_LINE = re.compile(r"\S\s\+\s\S|\.add\(")
+
+
+def kinds_of(timeline: Timeline, class_of: Mapping[str, str], stacks: Stacks) -> NDArray[np.int8]:
+    """Kind of each row, taken as an activation of a float32 forward."""
+    by_module = np.array([_of_class(path, class_of) for path in timeline.modules] + [-1], np.int8)
+    kinds = by_module[timeline.module]
+    lines: dict[int, Kind] = {}
+    for row in np.flatnonzero(kinds < 0).tolist():
+        stack = int(timeline.stack[row])
+        if stack not in lines:
+            path = timeline.modules[timeline.module[row]] if timeline.module[row] >= 0 else None
+            lines[stack] = _of_line(stacks, stack, path, class_of)
+        kinds[row] = lines[stack]
+    return kinds
+
+
+def _of_class(path: str, class_of: Mapping[str, str]) -> int:
+    """Kind by the class of a module without children; -1 for one that computes in its own forward."""
+    name = class_of.get(path)
+    if name is None or any(each.startswith(path + ".") for each in class_of):
+        return -1
+    if _NORM.search(name) and not name.startswith(("BatchNorm", "SyncBatchNorm", "InstanceNorm")):
+        return Kind.NORM
+    if _FLOAT32.match(name):
+        return Kind.KEEPS
+    if _PRODUCT.match(name):
+        return Kind.PRODUCT
+    return Kind.HALVES
+
+
+def _of_line(stacks: Stacks, stack: int, path: str | None, class_of: Mapping[str, str]) -> Kind:
+    frames = stacks.of(stack)
+    frame = next((f for f in frames if "/torch/" not in f.filename and f.line > 0), None)
+    text = linecache.getline(frame.filename, frame.line) if frame is not None else ""
+    if any(f.name in ("softmax", "log_softmax", "cross_entropy", "nll_loss", "layer_norm") for f in frames[:3]):
+        return Kind.KEEPS
+    if _PRODUCT_LINE.search(text):
+        return Kind.HALVES
+    if _FLOAT32_LINE.search(text):
+        return Kind.KEEPS
+    normed = path is not None and any(
+        _NORM.search(name) for each, name in class_of.items() if each.rpartition(".")[0] == path or path not in class_of
+    )
+    if normed and (_SUM_LINE.search(text) or not text):
+        return Kind.KEEPS if text else Kind.OPEN_KEEP
+    return Kind.OPEN_KEEP if normed else Kind.OPEN_HALF
+
+
+def upcasts(stacks: Stacks, stack: int) -> bool:
+    """Whether a function on the stack casts to float32 before the line it has come to (`logits.float()`)."""
+    for frame in stacks.of(stack):
+        if "/torch/" in frame.filename or frame.line <= 0:
+            continue
+        for line in range(frame.line, max(0, frame.line - 60), -1):
+            text = linecache.getline(frame.filename, line)
+            if re.search(r"\.float\(\)|torch\.float32|upcast", text):
+                return True
+            if re.match(r"\s*def ", text):
+                break
+    return False

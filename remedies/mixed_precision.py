@@ -1,0 +1,199 @@
+"""Run forward and loss under torch.autocast: products in bfloat16 or float16, parameters stay float32.
+
+Applies when: the parameters are float32, activations are a large share of the peak, and the card has tensor cores
+for the type (bfloat16 from compute capability 8.0, float16 from 7.0).
+Saves: activations of products and of what follows them take half. Norms, softmax, losses and the residual stream
+stay float32; the cast weights (2 bytes for each parameter that multiplies) are saved for backward beside them.
+Costs: nothing in time, the opposite (measured step time x 0.42 to 0.85 of float32).
+Numerics: equivalent: 8 bits of mantissa (bfloat16) or 11 with loss scaling (float16, GradScaler).
+Conflicts: small models with large weights gain little or lose (the casts); float16 needs a GradScaler.
+Frameworks: torch.autocast; Hugging Face `bf16: true` or `fp16: true`; DeepSpeed `torch_autocast` or `bf16`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..diagnosers.interface import Category
+from .autocast_rows import Kind, kinds_of, upcasts
+from .costs.links import card
+from .estimating import Case, Change
+from .interface import Band, NotApplicable, Numerics, Setting
+from .passes import Iteration, activation_rows, iterations
+from .whatif_timeline import BACKWARD, FORWARD, OTHER, Mask, Timeline
+
+NAME = "mixed-precision"
+NUMERICS = Numerics.EQUIVALENT
+
+# hf: x 2.10 fp16 bert-large V100, x 2.39 bf16 t5-base A100; CS336: x 1.18 and x 1.27 bf16 autocast A100
+STEP_TIME = Band(low=0.42, expected=0.6, high=0.9)
+
+
+def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
+    if case.facts.autocast or case.timeline.is_category(Category.AUTOCAST_CACHE).any():
+        return NotApplicable(NAME, "the forward runs under autocast already")
+    if not case.facts.known:
+        return NotApplicable(NAME, "the snapshot does not say which module made what: record it with `oomdoc run`")
+    if not case.facts.bytes_of_dtype.get("float32"):
+        return NotApplicable(NAME, "the parameters are not float32: there is nothing to cast")
+    spec = card(case.job.gpu)
+    dtype = "bfloat16" if spec is None or "bf16" in spec.flops else "float16"
+    if spec is not None and not {"bf16", "fp16"} & set(spec.flops):
+        return NotApplicable(NAME, f"{spec.title} has no tensor cores for bfloat16 or float16")
+    return (Setting(name=NAME, options={"dtype": dtype}),)
+
+
+def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
+    dtype = str(options.get("dtype", "bfloat16"))
+    kinds = kinds_of(case.timeline, case.facts.class_of, case.profile.snapshot.stacks)
+    variants = {
+        "expected": {Kind.OPEN_HALF},
+        "low": {Kind.OPEN_HALF, Kind.OPEN_KEEP},
+        "high": set(),
+    }
+    made = {name: _cast(case, kinds, {Kind.HALVES, Kind.PRODUCT, *halve}) for name, halve in variants.items()}
+    activation = activation_rows(case.timeline)
+    open_bytes = int(case.timeline.size[activation & (kinds >= Kind.OPEN_HALF)].sum())
+    share = open_bytes / max(1, int(case.timeline.size[activation].sum()))
+    return Change(
+        setting=Setting(name=NAME, options={"dtype": dtype}),
+        expected=made["expected"],
+        low=made["low"],
+        high=made["high"],
+        step_time_factor=STEP_TIME,
+        numerics=NUMERICS,
+        why=f"what products and the operations behind them make takes 2 bytes instead of 4 ({dtype} autocast)",
+        doubt=f"the type of {share:.0%} of the activation bytes cannot be read from module or source line" if share > 0.01 else "",
+    )
+
+
+def _cast(case: Case, kinds: NDArray[np.int8], halved: set[Kind]) -> Timeline:
+    timeline = case.timeline
+    activation = activation_rows(timeline)
+    masks = _masks(timeline, kinds, activation)
+    half = activation & np.isin(kinds, list(halved)) & ~masks
+    half |= _backward_rows(timeline, kinds, halved)
+    new = timeline
+    for iteration in iterations(timeline):
+        new = _norms_cast(new, timeline, kinds, activation, iteration)
+        new = _weights_cast(new, timeline, kinds, activation, case, iteration)
+    new, loss_rows = _loss_cast(new, timeline, case)
+    old_half = np.zeros(len(new), np.bool_)
+    old_half[: len(timeline)] = half & ~loss_rows
+    return new.resized(old_half, 0.5)
+
+
+def _masks(timeline: Timeline, kinds: NDArray[np.int8], activation: Mask) -> Mask:
+    """Rows that are no float of the product's type: dropout masks, statistics, indices.
+
+    Beside a larger row of the same module and iteration, at most a quarter of it.
+    """
+    largest: dict[tuple[int, int], int] = {}
+    rows = np.flatnonzero(activation & (kinds != Kind.KEEPS) & (timeline.module >= 0))
+    keys = list(zip(timeline.module[rows].tolist(), timeline.step[rows].tolist(), strict=True))
+    for key, size in zip(keys, timeline.size[rows].tolist(), strict=True):
+        largest[key] = max(size, largest.get(key, 0))
+    found = np.zeros(len(timeline), np.bool_)
+    found[rows] = [4 * size <= largest[key] for key, size in zip(keys, timeline.size[rows].tolist(), strict=True)]
+    return found
+
+
+def _backward_rows(timeline: Timeline, kinds: NDArray[np.int8], halved: set[Kind]) -> Mask:
+    """Gradients of what became half; weight gradients (the size of a parameter) end as float32."""
+    temporary = timeline.is_category(Category.TEMPORARY) & timeline.is_phase(BACKWARD) & (timeline.module >= 0)
+    parameters = np.unique(timeline.size[timeline.is_category(Category.PARAMETER)])
+    return temporary & np.isin(kinds, list(halved)) & ~np.isin(timeline.size, parameters)
+
+
+def _norms_cast(
+    new: Timeline, timeline: Timeline, kinds: NDArray[np.int8], activation: Mask, iteration: Iteration
+) -> Timeline:
+    """The output of a norm that a product saved: a half copy is saved instead, the float32 one ends with the product."""
+    inside = (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
+    saved = timeline.death > iteration.backward_start - 0.5
+    rows = np.flatnonzero(activation & inside & saved & (kinds == Kind.NORM))
+    outputs = _largest_of_module(timeline, rows)
+    if not len(outputs):
+        return new
+    births = np.sort(timeline.birth[activation & inside])
+    following = np.searchsorted(births, timeline.birth[outputs], side="right")
+    ends = np.append(births, [iteration.backward_start] * 13)[np.minimum(following + 12, len(births) + 12)]
+    temporary = timeline.copies(outputs, birth=timeline.birth[outputs], death=np.maximum(ends, timeline.birth[outputs] + 1))
+    size = new.size.copy()
+    size[outputs] = (size[outputs] + 1) // 2
+    return replace(new, size=size).joined(temporary)
+
+
+def _largest_of_module(timeline: Timeline, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Of the rows of each module, the last of the largest."""
+    best: dict[int, int] = {}
+    for row in rows.tolist():
+        module = int(timeline.module[row])
+        if module not in best or timeline.size[row] >= timeline.size[best[module]]:
+            best[module] = row
+    return np.array(sorted(best.values()), np.intp)
+
+
+def _weights_cast(
+    new: Timeline,
+    timeline: Timeline,
+    kinds: NDArray[np.int8],
+    activation: Mask,
+    case: Case,
+    iteration: Iteration,
+) -> Timeline:
+    """The lower-precision copy of each weight: from its first use to the backward of its product."""
+    inside = activation & (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
+    rows = np.flatnonzero(inside & (kinds == Kind.PRODUCT))
+    back = timeline.is_phase(BACKWARD) & (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
+    spans = []
+    seen: set[int] = set()
+    for row in rows[np.argsort(timeline.birth[rows])].tolist():
+        module = int(timeline.module[row])
+        if module in seen:
+            continue
+        seen.add(module)
+        size = case.facts.parameter_bytes_used_by_module.get(timeline.modules[module], 0) // 2
+        of_module = timeline.birth[back & (timeline.module == module)]
+        end = float(of_module.max()) + 1 if len(of_module) else iteration.end
+        spans.append((size, float(timeline.birth[row]) - 0.5, end))
+    return new.added(spans, category=Category.AUTOCAST_CACHE, phase=FORWARD, step=iteration.step)
+
+
+def _loss_cast(new: Timeline, timeline: Timeline, case: Case) -> tuple[Timeline, Mask]:
+    """Cross-entropy of the logits: log-softmax in the logits' type, then a float32 copy that its loss saves.
+
+    Where the script casts the logits to float32 itself, that copy is there instead and log-softmax keeps float32.
+    Rows: those outside any module, saved, of the size of the last product's output. -> (timeline, rows dealt with).
+    """
+    stacks = case.profile.snapshot.stacks
+    outside = timeline.is_phase(OTHER, FORWARD) & activation_rows(timeline)
+    dealt = np.zeros(len(timeline), np.bool_)
+    size, parts = new.size.copy(), []
+    for iteration in iterations(timeline):
+        inside = (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
+        made = timeline.size[activation_rows(timeline) & inside & (timeline.module >= 0)]
+        if not len(made):
+            continue
+        logits = int(made.max())
+        last = timeline.birth[activation_rows(timeline) & inside & (timeline.module >= 0) & (timeline.size == logits)]
+        rows = np.flatnonzero(
+            outside & inside & (timeline.size == logits) & (timeline.birth > last.max()) & (timeline.death > iteration.backward_start - 0.5)
+        )
+        for row in rows.tolist():
+            dealt[row] = True
+            birth = float(timeline.birth[row])
+            first = timeline.birth[(timeline.birth > iteration.backward_start) & timeline.is_phase(BACKWARD)]
+            end = float(first[1]) + 0.5 if len(first) > 1 else iteration.end
+            if upcasts(stacks, int(timeline.stack[row])):
+                parts.append((logits, birth - 0.5, iteration.backward_start - 0.5, iteration.step))
+            else:
+                size[row] = (size[row] + 1) // 2
+                parts.append((logits, birth + 0.5, end, iteration.step))
+    new = replace(new, size=size)
+    for bytes_, birth, death, step in parts:
+        new = new.added([(bytes_, birth, death)], category=Category.ACTIVATION, phase=OTHER, step=step)
+    return new, dealt
