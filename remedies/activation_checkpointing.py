@@ -33,11 +33,15 @@ NUMERICS = Numerics.IDENTICAL
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     """All blocks, and every second one where there are enough of them to matter."""
     if not case.facts.known:
-        return NotApplicable(NAME, "the snapshot does not say which modules the model repeats: record it with `oomdoc run`")
+        return NotApplicable(
+            NAME, "the snapshot does not say which modules the model repeats: record it with `oomdoc run`"
+        )
     if not case.facts.blocks:
         return NotApplicable(NAME, "the model has no repeated blocks")
     if not any(len(each.saved) for each in case.passes):
-        return NotApplicable(NAME, "the repeated blocks save nothing for backward (no training step, or checkpointed already)")
+        return NotApplicable(
+            NAME, "the repeated blocks save nothing for backward (no training step, or checkpointed already)"
+        )
     modules = list(case.facts.block_classes)
     every = (1, 2) if len(case.facts.blocks) >= 4 else (1,)
     return tuple(Setting(name=NAME, options={"modules": modules, "every": k}) for k in every)

@@ -31,8 +31,12 @@ class Kind(IntEnum):
 _PRODUCT = re.compile(r"^(Linear|Conv(Transpose)?[123]d|Conv1D|Bilinear|NonDynamicallyQuantizableLinear|.*Linear)$")
 _NORM = re.compile(r"(Layer|RMS|Group|T5Layer)Norm|RMSNorm|LayerNorm", re.IGNORECASE)
 _FLOAT32 = re.compile(r"^(Softmax|LogSoftmax|.*Loss|.*Embedding|.*EmbeddingBag|Softplus|CosineSimilarity)$")
-_PRODUCT_LINE = re.compile(r"scaled_dot_product|matmul|einsum|\bbmm\b|baddbmm|F\.linear|F\.conv|attention_interface|\s@\s")
-_FLOAT32_LINE = re.compile(r"softmax|layer_norm|rms_norm|cross_entropy|nll_loss|\.float\(\)|torch\.float32|rsqrt|\bpow\(")
+_PRODUCT_LINE = re.compile(
+    r"scaled_dot_product|matmul|einsum|\bbmm\b|baddbmm|F\.linear|F\.conv|attention_interface|\s@\s"
+)
+_FLOAT32_LINE = re.compile(
+    r"softmax|layer_norm|rms_norm|cross_entropy|nll_loss|\.float\(\)|torch\.float32|rsqrt|\bpow\("
+)
 _SUM_LINE = re.compile(r"\S\s\+\s\S|\.add\(")
 
 

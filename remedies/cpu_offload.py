@@ -22,7 +22,7 @@ from .costs.transfer import transfer_factor
 from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
 from .passes import Iteration, block_passes, is_training, iterations, saved_rows
-from .whatif_timeline import BACKWARD, OPTIMIZER, Timeline
+from .whatif_timeline import BACKWARD, FORWARD, OPTIMIZER, Timeline
 
 NAME = "cpu-offload"
 NUMERICS = Numerics.IDENTICAL
@@ -49,7 +49,9 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
             return NotApplicable(NAME, "no optimizer state is in the trace")
         timeline = _without_state(timeline)
         moved += 2 * held
-        parts.append(f"{held / 2**30:.2f} GiB of optimizer state wait in host memory, one parameter's at a time is here")
+        parts.append(
+            f"{held / 2**30:.2f} GiB of optimizer state wait in host memory, one parameter's at a time is here"
+        )
     if "activations" in what:
         timeline, bytes_there = _without_activations(timeline, int(options.get("min_bytes", MIN_BYTES)), case)
         if not bytes_there:
@@ -79,7 +81,9 @@ def _without_state(timeline: Timeline) -> Timeline:
     held = _state_bytes(timeline)
     parameters = timeline.is_category(Category.PARAMETER)
     sizes = timeline.size[parameters]
-    largest_share = int(sizes.max()) / max(1, timeline.take(np.flatnonzero(parameters)).peak().bytes) if len(sizes) else 1.0
+    largest_share = (
+        int(sizes.max()) / max(1, timeline.take(np.flatnonzero(parameters)).peak().bytes) if len(sizes) else 1.0
+    )
     temporary = timeline.is_category(Category.TEMPORARY) & timeline.is_phase(OPTIMIZER)
     inside = timeline.take(np.flatnonzero(temporary)).peak().bytes if temporary.any() else 0
     new = timeline.without(state | temporary)
@@ -94,7 +98,7 @@ def _training(timeline: Timeline) -> list[Iteration]:
 
 
 def _offloaded(timeline: Timeline, iteration: Iteration, min_bytes: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    return saved_rows(timeline, iteration) & (timeline.size >= min_bytes)
+    return saved_rows(timeline, iteration) & timeline.is_phase(FORWARD) & (timeline.size >= min_bytes)
 
 
 def _without_activations(timeline: Timeline, min_bytes: int, case: Case) -> tuple[Timeline, int]:

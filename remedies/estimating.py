@@ -1,11 +1,13 @@
 """What the remedies' estimates share: the job as a timeline, and from a changed timeline to a band of bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Protocol
 
+from ..allocator.config import AllocatorConfig
 from ..diagnosers.interface import DeviceProfile
-from .interface import Band, ByteBand, Estimate, Job, Numerics, Setting
+from .interface import Band, ByteBand, Job, NotApplicable, Numerics, Setting
 from .job_facts import JobFacts, read
 from .live_rows import timeline_of
 from .passes import BlockPass, block_passes
@@ -21,6 +23,11 @@ class Case:
     facts: JobFacts
     timeline: Timeline
     autocast: bool = False  # mixed precision is among the changes so far
+
+    @cached_property
+    def allocated_before(self) -> int:
+        """Peak of allocated bytes of this timeline."""
+        return self.timeline.replay().peak_allocated_bytes
 
     @cached_property
     def passes(self) -> tuple[BlockPass, ...]:
@@ -45,6 +52,22 @@ class Change:
     numerics: Numerics
     why: str
     doubt: str = ""  # why the band has a width
+    config: AllocatorConfig | None = None  # other allocator settings, where the remedy is one
+
+
+class Remedy(Protocol):
+    """One change: a module with these names. Its docstring is the page that `oomdoc explain NAME` prints."""
+
+    NAME: str
+    NUMERICS: Numerics
+
+    def settings(self, case: Case) -> tuple[Setting, ...] | NotApplicable:
+        """The settings worth trying for this job, or why there are none."""
+        ...
+
+    def change(self, case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
+        """What the job's timeline becomes with these options, and what that costs."""
+        ...
 
 
 def case_of(profile: DeviceProfile, job: Job) -> Case:
@@ -52,14 +75,14 @@ def case_of(profile: DeviceProfile, job: Job) -> Case:
     return Case(profile=profile, job=job, facts=read(profile.snapshot.recording), timeline=timeline_of(profile))
 
 
-def replayed(timeline: Timeline, job: Job) -> Replayed:
+def replayed(timeline: Timeline, job: Job, config: AllocatorConfig | None = None) -> Replayed:
     """Through the allocator: at the job's capacity, and where that fails without any, so that a peak is known."""
     if job.capacity_bytes is not None:
-        limited = timeline.replay(capacity_bytes=job.capacity_bytes)
+        limited = timeline.replay(config=config, capacity_bytes=job.capacity_bytes)
         if limited.fits:
             return limited
-        return replace(timeline.replay(), fits=False)
-    return timeline.replay()
+        return replace(timeline.replay(config=config), fits=False)
+    return timeline.replay(config=config)
 
 
 def product(bands: Sequence[Band]) -> Band:
@@ -78,6 +101,3 @@ def band_of(expected: int, low: int, high: int, margin: float) -> ByteBand:
     """`margin` is a share: how far a rerun has been seen to differ from the prediction."""
     values = sorted((expected, low, high))
     return ByteBand(low=int(values[0] * (1 - margin)), expected=expected, high=int(values[-1] * (1 + margin)))
-
-
-__all__ = ["Band", "Case", "Change", "Estimate", "band_of", "case_of", "product", "replayed", "worst"]

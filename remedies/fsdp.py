@@ -34,7 +34,9 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     if case.job.world_size < 2:
         return NotApplicable(NAME, "one GPU: give --nproc-per-node (and --nnodes) for what sharding would bring")
     if not case.facts.known:
-        return NotApplicable(NAME, "the snapshot does not say which modules the model repeats: record it with `oomdoc run`")
+        return NotApplicable(
+            NAME, "the snapshot does not say which modules the model repeats: record it with `oomdoc run`"
+        )
     if case.facts.sharded:
         return NotApplicable(NAME, "the parameters are sharded already")
     wrap = list(case.facts.block_classes)
@@ -67,7 +69,8 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         step_time_factor=fsdp_factor(case, reshard_after_forward=reshard),
         numerics=NUMERICS,
         why=(
-            f"each of {ranks} ranks keeps 1/{ranks} of {(2 * held + state) / 2**30:.2f} GiB of parameters, gradients and "
+            f"each of {ranks} ranks keeps 1/{ranks} of {(2 * held + state) / 2**30:.2f} GiB of parameters, gradients "
+            f"and "
             f"optimizer state, and of the batch; one block ({', '.join(names)}) is whole at a time"
         ),
         doubt="when gathered parameters are given back depends on how far the host runs ahead",
@@ -93,9 +96,7 @@ def _sharded_parameters(new: Timeline, timeline: Timeline, ranks: int) -> Timeli
     return whole.joined(timeline.copies(rows, birth=moments, death=timeline.death[rows], size=sizes, phase=SETUP))
 
 
-def _gathered(
-    new: Timeline, passes: list[BlockPass], iteration: Iteration, case: Case, reshard: bool
-) -> Timeline:
+def _gathered(new: Timeline, passes: list[BlockPass], iteration: Iteration, case: Case, reshard: bool) -> Timeline:
     """What FSDP2 holds whole: parameters while a unit runs (twice, until the copy out of the gather buffer is done),
     its gradients and the reduce-scatter's input after its backward."""
     if not passes:

@@ -33,7 +33,9 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     if not any(each.backward_start < case.timeline.events for each in iterations(case.timeline)):
         return NotApplicable(NAME, "no backward is in the trace, so there are no gradients to accumulate")
     if batch is None:
-        return NotApplicable(NAME, "no torch DataLoader with a batch size was seen: micro-batches have to be cut in the script")
+        return NotApplicable(
+            NAME, "no torch DataLoader with a batch size was seen: micro-batches have to be cut in the script"
+        )
     counts = [2**k for k in range(1, 6) if 2**k <= min(batch, MOST_MICRO_BATCHES)]
     if not counts:
         return NotApplicable(NAME, f"the batch has {batch} sample: it cannot be cut")
@@ -56,5 +58,5 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         # bert-large, 4 x 1 against 4: 1.143 (transformers); no loss where the kernels stay large
         step_time_factor=Band(low=1.0, expected=1 + 0.05 * per_doubling, high=1 + 0.08 * per_doubling),
         numerics=numerics,
-        why=f"activations and inputs of {m} micro-batches exist one after the other; gradients wait for the last{caveat}",
+        why=f"activations of {m} micro-batches exist one after the other; gradients wait for the last{caveat}",
     )

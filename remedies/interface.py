@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
-
-from ..diagnosers.interface import DeviceProfile
+from typing import Any
 
 
 class Numerics(str, Enum):
@@ -60,7 +58,7 @@ class Estimate:
     why: str  # one sentence: what is saved, from what evidence, and what it costs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NotApplicable:
     name: str
     reason: str
@@ -95,14 +93,3 @@ class Plan:
 
 
 Verify = Callable[[tuple[Setting, ...]], Verified]
-
-
-class Remedy(Protocol):
-    """One change: a module with these names. Its docstring is the page that `oomdoc explain NAME` prints."""
-
-    NAME: str
-    NUMERICS: Numerics
-
-    def estimate(self, profile: DeviceProfile, job: Job) -> tuple[Estimate, ...] | NotApplicable:
-        """The settings worth trying for this profile, each with what it would bring, or why there is none."""
-        ...

@@ -66,7 +66,9 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         step_time_factor=STEP_TIME,
         numerics=NUMERICS,
         why=f"what products and the operations behind them make takes 2 bytes instead of 4 ({dtype} autocast)",
-        doubt=f"the type of {share:.0%} of the activation bytes cannot be read from module or source line" if share > 0.01 else "",
+        doubt=f"the type of {share:.0%} of the activation bytes cannot be read from module or source line"
+        if share > 0.01
+        else "",
     )
 
 
@@ -111,7 +113,7 @@ def _backward_rows(timeline: Timeline, kinds: NDArray[np.int8], halved: set[Kind
 def _norms_cast(
     new: Timeline, timeline: Timeline, kinds: NDArray[np.int8], activation: Mask, iteration: Iteration
 ) -> Timeline:
-    """The output of a norm that a product saved: a half copy is saved instead, the float32 one ends with the product."""
+    """The output of a norm that a product saved: a half copy is saved, the float32 one ends with the product."""
     inside = (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
     saved = timeline.death > iteration.backward_start - 0.5
     rows = np.flatnonzero(activation & inside & saved & (kinds == Kind.NORM))
@@ -121,7 +123,9 @@ def _norms_cast(
     births = np.sort(timeline.birth[activation & inside])
     following = np.searchsorted(births, timeline.birth[outputs], side="right")
     ends = np.append(births, [iteration.backward_start] * 13)[np.minimum(following + 12, len(births) + 12)]
-    temporary = timeline.copies(outputs, birth=timeline.birth[outputs], death=np.maximum(ends, timeline.birth[outputs] + 1))
+    temporary = timeline.copies(
+        outputs, birth=timeline.birth[outputs], death=np.maximum(ends, timeline.birth[outputs] + 1)
+    )
     size = new.size.copy()
     size[outputs] = (size[outputs] + 1) // 2
     return replace(new, size=size).joined(temporary)
@@ -181,7 +185,11 @@ def _loss_cast(new: Timeline, timeline: Timeline, case: Case) -> tuple[Timeline,
         logits = int(made.max())
         last = timeline.birth[activation_rows(timeline) & inside & (timeline.module >= 0) & (timeline.size == logits)]
         rows = np.flatnonzero(
-            outside & inside & (timeline.size == logits) & (timeline.birth > last.max()) & (timeline.death > iteration.backward_start - 0.5)
+            outside
+            & inside
+            & (timeline.size == logits)
+            & (timeline.birth > last.max())
+            & (timeline.death > iteration.backward_start - 0.5)
         )
         for row in rows.tolist():
             dealt[row] = True

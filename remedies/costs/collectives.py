@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 LL, LL128, SIMPLE = 0, 1, 2
 ARCHITECTURES = ("volta", "ampere", "hopper", "blackwell")
 
-BASE_LATENCY = {"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4), "nvls": (0.0, 0.0, 0.0), "nvls_tree": (0.0, 0.0, 0.0)}
+BASE_LATENCY = {
+    "tree": (6.8, 14.0, 8.4),
+    "ring": (6.6, 14.0, 8.4),
+    "nvls": (0.0, 0.0, 0.0),
+    "nvls_tree": (0.0, 0.0, 0.0),
+}
 NVLINK_LATENCY = {"tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4), "nvls": (25.0,) * 3, "nvls_tree": (25.0,) * 3}
 PCI_LATENCY = {"tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7), "nvls": (0.0,) * 3, "nvls_tree": (0.0,) * 3}
 NET_LATENCY = {"tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0), "nvls": (18.0,) * 3, "nvls_tree": (20.9,) * 3}
@@ -35,9 +40,84 @@ NVLS_EFFICIENCY = (0.0, 0.0, 0.85, 0.74)
 CHANNELS = {"volta": 12, "ampere": 24, "hopper": 24, "blackwell": 32}
 # treeCorrectionFactor[protocol][log2(bytes / 64)]
 TREE_CORRECTION = (
-    (1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0),
-    (1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1.0, 1.0, 1.0),
-    (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9, 0.9),
+    (
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+        0.9,
+        0.8,
+        0.7,
+        0.7,
+        0.7,
+        0.7,
+        0.6,
+        0.5,
+        0.4,
+        0.4,
+        0.5,
+        0.6,
+        0.7,
+        0.8,
+        0.9,
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+    ),
+    (
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+        1.0,
+        0.9,
+        0.8,
+        0.8,
+        0.8,
+        0.7,
+        0.6,
+        0.6,
+        0.6,
+        0.6,
+        0.6,
+        0.6,
+        0.8,
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        1.0,
+        1.0,
+        1.0,
+    ),
+    (
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        0.8,
+        0.7,
+        0.6,
+        0.6,
+        0.5,
+        0.5,
+        0.5,
+        0.5,
+        0.6,
+        0.7,
+        0.8,
+        0.7,
+        0.7,
+        0.8,
+        0.9,
+        0.9,
+        0.9,
+    ),
 )
 
 
@@ -163,19 +243,26 @@ def _nvls(topology: Topology, nbytes: int, collective: str) -> Choice:
     # an upper bound of the switch's in-network reduction; fewer ranks than 5 do not reach it
     bus = topology.intra * NVLS_EFFICIENCY[arch] * (channels - 1) / channels
     if collective != "all_reduce":
-        return _choice("nvls", SIMPLE, NVLINK_LATENCY["nvls"][SIMPLE], nbytes, bus * (topology.ranks - 1) / topology.ranks)
+        return _choice(
+            "nvls", SIMPLE, NVLINK_LATENCY["nvls"][SIMPLE], nbytes, bus * (topology.ranks - 1) / topology.ranks
+        )
     return _choice("nvls", SIMPLE, NVLINK_LATENCY["nvls"][SIMPLE], nbytes, bus)
 
 
 def _nvls_tree(topology: Topology, nbytes: int) -> Choice:
     arch, row = ARCHITECTURES.index(topology.architecture), _row(topology)
-    bus = min(topology.inter * (2 if topology.nodes == 2 else 1), CHANNELS[topology.architecture] * NVLS_TREE_CHANNEL[row][arch])
+    bus = min(
+        topology.inter * (2 if topology.nodes == 2 else 1),
+        CHANNELS[topology.architecture] * NVLS_TREE_CHANNEL[row][arch],
+    )
     latency = NVLINK_LATENCY["nvls_tree"][SIMPLE] + 2 * log2(topology.nodes) * NET_LATENCY["nvls_tree"][SIMPLE]
     return _choice("nvls_tree", SIMPLE, latency, nbytes, 0.5 * bus)
 
 
 def _choice(algorithm: str, protocol: int, latency_us: float, nbytes: int, bandwidth: float) -> Choice:
-    return Choice(algorithm, protocol, (latency_us + nbytes / (1000 * bandwidth)) / 1e6 if bandwidth > 0 else float("inf"))
+    return Choice(
+        algorithm, protocol, (latency_us + nbytes / (1000 * bandwidth)) / 1e6 if bandwidth > 0 else float("inf")
+    )
 
 
 def topology_of(case: "Case") -> Topology:

@@ -22,7 +22,9 @@ def recompute_factor(case: "Case", *, paths: Sequence[str]) -> Band:
     embedding tables): a matrix product costs two operations per parameter and token.
     """
     owned = case.facts.parameter_bytes_of_module
-    multiplying = {path: n for path, n in owned.items() if not case.facts.class_of.get(path, "").startswith("Embedding")}
+    multiplying = {
+        path: n for path, n in owned.items() if not case.facts.class_of.get(path, "").startswith("Embedding")
+    }
     total = sum(multiplying.values())
     inside = sum(n for path, n in multiplying.items() if any(path == p or path.startswith(p + ".") for p in paths))
     share = inside / total if total else 1.0

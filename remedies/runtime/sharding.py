@@ -102,7 +102,9 @@ class Fsdp(Application):
 
     def _fully_shard(self, module: torch.nn.Module, *, reshard_after_forward: bool | None) -> None:
         """Shard one unit, and let go of its whole parameters before the next: the peak is one unit above the model."""
-        before = {name: weakref.ref(p) for name, p in module.named_parameters(remove_duplicate=False)}
+        before: dict[str, weakref.ref[torch.Tensor]] = {
+            name: weakref.ref(p) for name, p in module.named_parameters(remove_duplicate=False)
+        }
         fully_shard(module, mesh=self._mesh, reshard_after_forward=reshard_after_forward)
         after = dict(module.named_parameters(remove_duplicate=False))
         for name, reference in before.items():

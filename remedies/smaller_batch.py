@@ -1,0 +1,49 @@
+"""Train with a smaller batch.
+
+Applies when: activations and inputs follow the batch and are a large share of the peak.
+Saves: activations, inputs and backward's temporaries in proportion.
+Costs: less work per step, so more steps for the same data; smaller kernels use the card less well.
+Numerics: changed: another gradient noise and, for the same learning rate, another training. Accumulating gradients
+keeps the batch.
+Conflicts: does nothing for parameters, gradients, optimizer state, workspaces, memory outside PyTorch, checkpoint
+spikes; a leak is only postponed.
+Frameworks: all: the batch size of the DataLoader; Hugging Face `per_device_train_batch_size`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .batch_scaling import with_batch
+from .estimating import Case, Change
+from .interface import Band, NotApplicable, Numerics, Setting
+
+NAME = "smaller-batch"
+NUMERICS = Numerics.CHANGED
+
+
+def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
+    batch = case.job.batch_size or case.facts.loader_batch_size
+    if batch is None:
+        return NotApplicable(NAME, "no torch DataLoader with a batch size was seen")
+    if batch < 2:
+        return NotApplicable(NAME, "the batch has one sample")
+    sizes = list(dict.fromkeys(max(1, batch // 2**k) for k in (1, 2, 3)))
+    return tuple(Setting(name=NAME, options={"batch_size": size}) for size in sizes)
+
+
+def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
+    batch = case.job.batch_size or case.facts.loader_batch_size
+    if batch is None:
+        return NotApplicable(NAME, "no torch DataLoader with a batch size was seen")
+    size = int(options["batch_size"])
+    ratio = size / batch
+    return Change(
+        setting=Setting(name=NAME, options={"batch_size": size}),
+        expected=with_batch(case.timeline, ratio),
+        low=None,
+        high=None,
+        # per sample, as for micro-batches: the data takes batch/size times as many steps
+        step_time_factor=Band(low=ratio, expected=ratio * 1.05, high=min(1.0, ratio * 1.3)),
+        numerics=NUMERICS,
+        why=f"activations and inputs of {size} instead of {batch} samples; another training",
+    )
