@@ -1,4 +1,4 @@
-"""CUDA operations that torch gives no meta kernel and that need none of their own file: fused optimizers, cuDNN weights.
+"""CUDA operations without a meta kernel that need no file of their own: fused optimizers, cuDNN weights.
 
 * `_fused_sgd_`, `_fused_adagrad_`, and the forms with a tensor as learning rate, work in place on lists of tensors and
   allocate nothing (aten/src/ATen/native/cuda/FusedSgdKernel.cu and its siblings).
