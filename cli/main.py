@@ -9,7 +9,8 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import OomdocError
-from . import analyze, doctor, explain, replay
+from . import analyze, doctor, explain, gate, replay, run
+from .options import SCRIPT_CONTEXT
 
 INTERRUPTED = 130
 
@@ -71,7 +72,9 @@ def root(
     """Diagnose GPU out-of-memory in PyTorch jobs, and prescribe the change that fixes it."""
 
 
+app.command(epilog=run.EPILOG, context_settings=SCRIPT_CONTEXT)(run.run)
 app.command(epilog=analyze.EPILOG)(analyze.analyze)
+app.command(epilog=gate.EPILOG, context_settings=SCRIPT_CONTEXT)(gate.gate)
 app.command(epilog=replay.EPILOG)(replay.replay)
 app.command(epilog=explain.EPILOG)(explain.explain)
 app.command(epilog=doctor.EPILOG)(doctor.doctor)

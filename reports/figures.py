@@ -1,8 +1,10 @@
 """Figures that several renderers show and that are sums over a profile."""
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from ..diagnosers.interface import DeviceProfile
+from ..diagnosers.interface import CallSite, DeviceProfile
 from .text import category_title
 
 
@@ -64,3 +66,24 @@ def peak_bytes(profile: DeviceProfile) -> int:
     peak = profile.peak
     known = (peak.reserved_bytes, peak.allocated_bytes, peak.requested_bytes)
     return next(each for each in known if each is not None)
+
+
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def grouped(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
+    """Call sites of the same line in like modules as one (`blocks.0.mlp` and `blocks.1.mlp` are `blocks.*.mlp`).
+
+    A model of 80 layers would fill a table with one line of its code.
+    """
+    merged: dict[tuple[object, ...], CallSite] = {}
+    for site in sites:
+        module = None if site.module is None else _INDEX.sub("*", site.module)
+        key = (site.category, site.location, module)
+        known = merged.get(key)
+        if known is None:
+            merged[key] = site
+        else:
+            total, count = known.bytes + site.bytes, known.count + site.count
+            merged[key] = replace(known, bytes=total, count=count, module=module)
+    return tuple(sorted(merged.values(), key=lambda site: -site.bytes))

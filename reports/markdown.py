@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ..diagnosers.interface import DeviceProfile, Finding
 from ..remedies.interface import Candidate, Plan
-from .figures import estimated_bytes, parts
+from .figures import estimated_bytes, grouped, parts
 from .json import inconclusive
 from .model import DeviceReplay, Gate, Report
 from .text import band, device_title, factor, maybe_size, moment, percent, place, site_place, size
@@ -74,7 +74,7 @@ def _call_sites(device: DeviceProfile) -> str:
     rows = (
         (size(site.bytes), percent(site.bytes, device.live_bytes), str(site.count), site.category.value,
          f"`{_code(site_place(site))}`")
-        for site in device.call_sites[:_CALL_SITES]
+        for site in grouped(device.call_sites)[:_CALL_SITES]
     )  # fmt: skip
     return _table(("bytes", "share", "blocks", "for", "line"), rows, right=(0, 1, 2))
 
@@ -130,7 +130,8 @@ def _replay(replay: DeviceReplay) -> str:
         ("verdict", {True: "fits", False: "does not fit", None: "capacity not known"}[replay.fits]),
     ]
     under = f" under `{_code(replay.alloc_conf)}`" if replay.alloc_conf else ""
-    return f"### Replay of device {replay.device}{under}\n\n{_table(('', ''), rows)}"
+    notes = "".join(f"\n\n{_text(line)}" for line in [replay.departure, *replay.notes] if line)
+    return f"### Replay of device {replay.device}{under}\n\n{_table(('', ''), rows)}{notes}"
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], right: tuple[int, ...] = ()) -> str:

@@ -48,6 +48,7 @@ class DeviceReplay:
     peak_reserved_bytes: int
     fits: bool | None  # None: no capacity to compare with
     departure: str | None  # where and why the replay first left the recording
+    notes: tuple[str, ...] = ()  # first failure, retries, what had to be assumed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from rich.text import Text
 from ..diagnosers.interface import DeviceProfile, Finding, Location, Severity
 from .bars import memory
 from .canvas import draw
-from .figures import estimated_bytes
+from .figures import estimated_bytes, grouped
 from .json import inconclusive
 from .model import DeviceReplay, Excerpt, Gate, Report
 from .remedy_table import remedies
@@ -107,10 +107,11 @@ def _call_sites(device: DeviceProfile) -> RenderableType:
     table.add_column("blocks", justify="right", no_wrap=True)
     table.add_column("for", no_wrap=True)
     table.add_column("line", ratio=1, overflow="fold")
-    for site in device.call_sites[:_CALL_SITES]:
+    sites = grouped(device.call_sites)
+    for site in sites[:_CALL_SITES]:
         share = percent(site.bytes, device.live_bytes)
         table.add_row(size(site.bytes), share, str(site.count), site.category.value, site_place(site))
-    rest = device.call_sites[_CALL_SITES:]
+    rest = sites[_CALL_SITES:]
     if rest:
         held = sum(site.bytes for site in rest)
         table.add_row(
@@ -163,8 +164,9 @@ def _replay(replay: DeviceReplay) -> Iterator[RenderableType]:
     fits = {True: Text("fits", style="green"), False: Text("does not fit", style="red"), None: Text("not known")}
     table.add_row("verdict", fits[replay.fits])
     yield table
-    if replay.departure:
-        yield Text(replay.departure, style="dim")
+    for line in [replay.departure, *replay.notes]:
+        if line:
+            yield Text(line, style="dim")
 
 
 def _reasons(report: Report) -> Iterator[RenderableType]:

@@ -42,7 +42,7 @@ def broken_files(folder: Path) -> dict[str, Path]:
 @pytest.mark.parametrize(
     "name", ["empty", "text", "binary", "truncated", "other-pickle", "hostile", "hidden", "trailing"]
 )
-@pytest.mark.parametrize("command", ["analyze", "replay"])
+@pytest.mark.parametrize("command", ["analyze", "gate --budget 1GiB", "replay"])
 def test_what_is_no_snapshot_is_refused(oomdoc: Run, tmp_path: Path, name: str, command: str) -> None:
     """Exit status 3 and one clear line, whatever the command; a pickle that names a global runs nothing."""
     file = broken_files(tmp_path)[name]
@@ -67,6 +67,12 @@ def test_the_hostile_pickle_does_run_elsewhere(tmp_path: Path) -> None:
     [
         (["analyze", "nowhere.pickle"], 3, "there is no file or directory nowhere.pickle"),
         (["analyze"], 3, "nothing has been recorded here yet: oomdoc run train.py"),
+        (["run", "nowhere.py"], 2, "there is no file nowhere.py"),
+        (["run", "--gpu", "A100", "x.py"], 2, "choose a100-40gb, a100-80gb or a100-80gb-pcie"),
+        (["run", "--rank", "2", "--nproc-per-node", "2", "x.py"], 2, "--rank 2 does not exist among 2 ranks"),
+        (["run", "--real", "x.py"], 2, "--real needs a CUDA device"),
+        (["gate", "x.pickle"], 2, "a gate needs a budget"),
+        (["gate", "--budget", "lots", "x.pickle"], 2, "'lots' is not a size"),
         (["explain", "OOM999"], 2, "there is no page 'OOM999'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

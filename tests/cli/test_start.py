@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from oomdoc import __version__
 
-COMMANDS = ["analyze", "replay", "explain", "doctor"]
+COMMANDS = ["run", "analyze", "gate", "replay", "explain", "doctor"]
 
 # Runs the command line and prints which of the heavy packages it has imported.
 IMPORTS = """
@@ -65,13 +65,17 @@ def test_the_import_check_can_fail() -> None:
     assert "torch" in done.stderr.rpartition("imported:")[2]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["explain"], ["explain", "OOM001"], ["doctor"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["run", "--help"], ["explain"], ["explain", "OOM001"], ["doctor"]],
+    ids=" ".join,
+)
 def test_torch_is_not_imported_to_talk(arguments: list[str]) -> None:
     """Help, pages and the doctor need no torch."""
     assert imported(*arguments) == ""
 
 
-@pytest.mark.parametrize("command", ["analyze", "replay"])
+@pytest.mark.parametrize("command", ["analyze", "gate --budget 1GiB", "replay"])
 def test_torch_is_not_imported_to_read_a_snapshot(shared: Path, command: str) -> None:
     """A laptop without torch reads a recording."""
     small = shared / "data" / "snapshots" / "kv-quant-one-event.pickle"

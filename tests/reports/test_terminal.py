@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oomdoc.diagnosers.interface import CallSite, Category, Location
 from oomdoc.reports import terminal
 from oomdoc.reports.bars import stacked
-from oomdoc.reports.figures import Part, parts
+from oomdoc.reports.figures import Part, grouped, parts
 from oomdoc.reports.model import Report
 from rich.console import Console
 
@@ -106,3 +107,24 @@ def test_markup_in_names_is_inert(report: Report) -> None:
 def test_rich_measures_the_fills_as_one_cell() -> None:
     """The width above counts characters: each fill is one cell wide."""
     assert all(Console(width=80).measure(sign).maximum == 1 for sign in "█▓▒░·▏▎▍▌▋▊▉")
+
+
+def test_layers_are_one_row_of_the_table() -> None:
+    """The same line in like modules is one call site; another line, category or kind of module is another."""
+    here, there = Location("m.py", 1, "f"), Location("m.py", 2, "f")
+
+    def site(size: int, module: str | None, where: Location = here) -> CallSite:
+        return CallSite(bytes=size, count=1, category=Category.ACTIVATION, location=where, module=module)
+
+    rows = grouped(
+        [
+            site(3, "blocks.0.mlp"),
+            site(4, "blocks.11.mlp"),
+            site(5, "blocks.0.mlp2"),
+            site(9, None),
+            site(1, "h.1", there),
+        ]
+    )
+    assert [(row.bytes, row.count, row.module) for row in rows] == [
+        (9, 1, None), (7, 2, "b.*.mlp"), (5, 1, "b.0.mlp2"), (1, 1, "h.1"),
+    ]  # fmt: skip

@@ -1,0 +1,125 @@
+"""Runs a script through recorders.launch: the run directory, the progress line, what is said when it fails."""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import OomdocError
+from .inputs import LATEST, RUNS, Command, check_script, write_command
+from .nvml import has_cuda
+from .output import say
+from .progress import progress
+
+if TYPE_CHECKING:
+    from ..recorders.launch import RunResult, RunSpec
+
+DEFAULT_GPU = "a100-80gb"
+
+
+def command_of(
+    script: str,
+    args: list[str] | None,
+    *,
+    module: bool,
+    virtual: bool | None,
+    gpu: str | None,
+    capacity: str | None,
+    nproc_per_node: int,
+    nnodes: int,
+    rank: int,
+    steps: int | None,
+    alloc_conf: str | None,
+    apply: Path | None = None,
+) -> Command:
+    """The options of `run`, `plan` and `gate` as one record, checked as far as that needs no torch."""
+    from ..configs.loader import gpu as find
+    from ..configs.loader import parse_size
+
+    check_script(script, module)
+    if rank >= nproc_per_node * nnodes:
+        raise OomdocError(f"--rank {rank} does not exist among {nproc_per_node * nnodes} ranks (0 is the first)")
+    on_virtual = not has_cuda() if virtual is None else virtual
+    if not on_virtual and not has_cuda():
+        raise OomdocError("--real needs a CUDA device and none is visible; --virtual runs without one")
+    if on_virtual and gpu is None:
+        gpu = DEFAULT_GPU
+        say(f"no --gpu was named: taking {gpu}")
+    return Command(
+        script=script,
+        args=tuple(args or ()),
+        module=module,
+        virtual=on_virtual,
+        gpu=None if gpu is None else find(gpu).name,
+        capacity_bytes=None if capacity is None else parse_size(capacity),
+        nproc_per_node=nproc_per_node,
+        nnodes=nnodes,
+        rank=rank,
+        steps=steps,
+        alloc_conf=alloc_conf,
+        apply=None if apply is None else str(apply),
+    )
+
+
+def new_run_dir(command: Command, wanted: Path | None = None) -> Path:
+    """Makes the directory of a run. Without `wanted`: .oomdoc/SCRIPT-TIME, and .oomdoc/latest points at it."""
+    if wanted is not None:
+        wanted.mkdir(parents=True, exist_ok=True)
+        return wanted
+    RUNS.mkdir(exist_ok=True)
+    ignore = RUNS / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+    name = command.script.rsplit(".", 1)[-1] if command.module else Path(command.script).stem
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in range(1, 1000):
+        path = RUNS / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        _point_latest(path)
+        return path
+    raise OomdocError(f"{RUNS} is full of runs of this second; name a directory with -o")
+
+
+def _point_latest(path: Path) -> None:
+    try:
+        if LATEST.is_symlink():
+            LATEST.unlink()
+        LATEST.symlink_to(path.name, target_is_directory=True)
+    except OSError:
+        say(f"could not point {LATEST} at {path}")
+
+
+def record(command: Command, run_dir: Path, *, what: str = "recording") -> "RunResult":
+    """Runs the command and waits for it; `what` stands before the progress on a terminal."""
+    from ..recorders.launch import run
+
+    write_command(run_dir, command)
+    if command.virtual and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # hides the real cards; the virtual one was asked for
+    with progress(what) as on_progress:
+        return run(spec_of(command, run_dir), on_progress)
+
+
+def spec_of(command: Command, run_dir: Path) -> "RunSpec":
+    from ..recorders.launch import RunSpec
+
+    return RunSpec(
+        script=command.script,
+        args=command.args,
+        module=command.module,
+        mode="virtual" if command.virtual else "cuda",
+        gpu=command.gpu,
+        capacity_bytes=command.capacity_bytes,
+        steps=command.steps,
+        run_dir=run_dir,
+        apply=Path(command.apply) if command.apply else None,
+        nproc_per_node=command.nproc_per_node,
+        nnodes=command.nnodes,
+        rank=command.rank,
+        alloc_conf=command.alloc_conf,
+        python=sys.executable,
+    )

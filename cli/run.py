@@ -1,0 +1,111 @@
+"""`oomdoc run`: record a script, then say what happened."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import (
+    AllocConfOption,
+    ApplyOption,
+    CapacityOption,
+    Format,
+    FormatOption,
+    GpuOption,
+    ModuleOption,
+    NnodesOption,
+    NprocOption,
+    OutputOption,
+    RankOption,
+    RunDirOption,
+    ScriptArguments,
+    StepsOption,
+    VirtualOption,
+)
+
+if TYPE_CHECKING:
+    from ..diagnosers.interface import Diagnosis
+    from ..recorders.launch import RunResult
+    from .inputs import Command
+
+EPILOG = """Examples:
+
+[bold]oomdoc run --gpu a100-40gb train.py --batch-size 64[/bold]  your script, unmodified, on a card you do not have
+
+[bold]oomdoc run --gpu h100-80gb --nproc-per-node 8 --nnodes 2 train_fsdp.py[/bold]  as rank 0 of 16
+
+[bold]oomdoc run --apply oomdoc.yaml train.py[/bold]  with the remedies that `plan` wrote
+
+[bold]oomdoc run --steps 3 -m mypackage.train[/bold]  stop after three optimizer steps
+"""
+
+
+def run(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script, or with -m a module.")],
+    args: ScriptArguments = None,
+    gpu: GpuOption = None,
+    virtual: VirtualOption = None,
+    capacity: CapacityOption = None,
+    module: ModuleOption = False,
+    nproc_per_node: NprocOption = 1,
+    nnodes: NnodesOption = 1,
+    rank: RankOption = 0,
+    steps: StepsOption = None,
+    apply: ApplyOption = None,
+    alloc_conf: AllocConfOption = None,
+    run_dir: RunDirOption = None,
+    form: FormatOption = Format.TERMINAL,
+    output: OutputOption = None,
+) -> None:
+    """Run a script, record its GPU memory, and say what holds it.
+
+    Options before SCRIPT are oomdoc's; everything behind it is the script's, untouched. Without a GPU, or with
+    --virtual, the script runs on a virtual one: nothing is computed, every allocation is as on the card named.
+    Exit status 1 when the script ran out of memory, else the script's own.
+    """
+    from .job import command_of, new_run_dir, record
+    from .output import script_output
+
+    command = command_of(
+        script, args, module=module, virtual=virtual, gpu=gpu, capacity=capacity, nproc_per_node=nproc_per_node,
+        nnodes=nnodes, rank=rank, steps=steps, alloc_conf=alloc_conf, apply=apply,
+    )  # fmt: skip
+    directory = new_run_dir(command, run_dir)
+    with script_output(form, output):
+        result = record(command, directory)
+    _report(command, directory, result, form, output)
+    if result.out_of_memory:
+        raise typer.Exit(1)
+    if result.exit_status:
+        raise typer.Exit(own_status(result.exit_status))
+
+
+def own_status(status: int) -> int:
+    """The shell's convention for a process that a signal ended: 128 + signal."""
+    return 128 - status if status < 0 else status
+
+
+def _report(command: "Command", directory: Path, result: "RunResult", form: Format, output: Path | None) -> None:
+    from .output import emit, render, say
+
+    if result.failure:
+        say(result.failure)
+    if not result.snapshots:
+        say(f"nothing was recorded: the script ended with status {own_status(result.exit_status)}")
+        return
+    if result.exit_status and not result.out_of_memory:
+        say(f"the script ended with status {own_status(result.exit_status)}; what follows is the memory until then")
+    from ..reports.build import build
+    from .pipeline import diagnose_files
+
+    diagnosis = diagnose_files([Path(path) for path in result.snapshots])
+    report = build(diagnosis, path=str(directory), next_commands=_next(directory, diagnosis, result.out_of_memory))
+    (directory / "report.json").write_text(render(report, Format.JSON, None), encoding="utf-8")
+    emit(report, form, output)
+
+
+def _next(directory: Path, diagnosis: "Diagnosis", failed: bool) -> tuple[str, ...]:
+    plan = shlex.join(["oomdoc", "plan", str(directory)])
+    explain = [f"oomdoc explain {finding.code}" for finding in diagnosis.findings[:1]]
+    return (plan, *explain) if failed else (*explain, plan)

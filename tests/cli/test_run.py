@@ -1,0 +1,143 @@
+"""`oomdoc run` and `oomdoc gate` on scripts as users write them, on the virtual GPU."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+SCHEMA = json.loads((Path(__file__).parents[2] / "configs" / "report.schema.json").read_text(encoding="utf-8"))
+MIB = 2**20
+
+# A layer of 64 MiB of weights, its gradient and Adam's two moments: 256 MiB that anyone can check by hand.
+TRAIN = """
+import sys
+import torch
+
+width = int(sys.argv[sys.argv.index("--width") + 1]) if "--width" in sys.argv else 4096
+print("arguments", sys.argv[1:])
+model = torch.nn.Linear(width, width, bias=False, device="cuda")
+optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+for step in range(2):
+    optimizer.zero_grad()
+    loss = model(torch.ones(8, width, device="cuda")).sum()
+    loss.backward()
+    optimizer.step()
+print("trained")
+"""
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN)
+    return path
+
+
+def report_of(text: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(text)
+    jsonschema.validate(content, SCHEMA, jsonschema.Draft202012Validator)
+    return content
+
+
+def test_a_script_that_fits(oomdoc: Run, tmp_path: Path, train: Path) -> None:
+    """Status 0, the numbers that a person gets by hand, and a run directory with everything in it."""
+    done = oomdoc("run", "--gpu", "a100-40gb", "--format", "json", train)
+    assert done.returncode == 0, done.stderr
+    report = report_of(done.stdout)
+    categories = {name: each["bytes"] for name, each in report["devices"][0]["categories"].items()}
+    assert categories["parameter"] == 64 * MIB
+    assert categories["optimizer_state"] in (128 * MIB, 128 * MIB + 4)
+    assert report["source"]["kind"] == "virtual"
+    assert report["source"]["gpu"] == "a100-40gb"
+    assert "trained" in done.stderr  # a machine reads stdout: the script's own output makes way
+    latest = tmp_path / ".oomdoc" / "latest"
+    assert (latest / "rank0.pickle").is_file()
+    assert json.loads((latest / "report.json").read_text()) == report
+    assert (tmp_path / ".oomdoc" / ".gitignore").read_text() == "*\n"
+
+
+def test_a_script_that_does_not_fit(oomdoc: Run, train: Path) -> None:
+    """Status 1, the verdict first, the script's output above it, and what to type next."""
+    done = oomdoc("run", "--gpu", "a100-40gb", "--capacity", "700MiB", train)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.index("arguments []") < done.stdout.index("OUT OF MEMORY")
+    assert "$ oomdoc plan .oomdoc/train-" in done.stdout
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB" in done.stderr
+
+
+def test_what_stands_behind_the_script_is_the_script_s(oomdoc: Run, train: Path) -> None:
+    """Even options that oomdoc has too."""
+    done = oomdoc("run", "--gpu", "a100-40gb", "--steps", "1", train, "--gpu", "mine", "--width", "512", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "arguments ['--gpu', 'mine', '--width', '512', '--help']" in done.stdout
+    assert "trained" not in done.stdout  # stopped after one step
+
+
+def test_a_module(oomdoc: Run, tmp_path: Path) -> None:
+    """As `python -m` finds it: from the current folder."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("")
+    (tmp_path / "package" / "train.py").write_text(TRAIN)
+    done = oomdoc("run", "--gpu", "a100-40gb", "-o", "here", "-m", "package.train", "--width", "256")
+    assert done.returncode == 0, done.stderr
+    assert "arguments ['--width', '256']" in done.stdout
+    assert (tmp_path / "here" / "rank0.pickle").is_file()
+
+
+@pytest.mark.parametrize(("line", "status"), [("sys.exit(7)", 7), ("raise ValueError('no')", 1), ("sys.exit(0)", 0)])
+def test_a_script_that_fails_of_itself_keeps_its_status(oomdoc: Run, tmp_path: Path, line: str, status: int) -> None:
+    """And its traceback; the memory until then is still told."""
+    path = tmp_path / "fails.py"
+    path.write_text(f"import sys, torch\nkept = torch.zeros(1024, 1024, device='cuda')\n{line}\n")
+    done = oomdoc("run", "--gpu", "t4", path)
+    assert done.returncode == status
+    assert "4.0 MiB" in done.stdout
+    assert ("the script ended with status" in done.stderr) == bool(status)
+
+
+def test_output_goes_to_a_file_and_the_script_keeps_stdout(oomdoc: Run, tmp_path: Path, train: Path) -> None:
+    """With --output nobody needs stdout but the script."""
+    done = oomdoc("run", "--gpu", "t4", "--format", "markdown", "--output", "report.md", train)
+    assert done.returncode == 0, done.stderr
+    assert "trained" in done.stdout
+    assert (tmp_path / "report.md").read_text().startswith("## No out of memory")
+
+
+@pytest.mark.parametrize(("budget", "status"), [("410MiB", 0), ("390MiB", 1)])
+def test_the_gate_runs_the_script(oomdoc: Run, train: Path, budget: str, status: int) -> None:
+    """By hand: weights, gradient, two moments and Adam's two temporaries of 64 MiB each, two cuBLAS workspaces."""
+    done = oomdoc("gate", "--budget", budget, "--gpu", "a100-40gb", "--format", "json", train)
+    assert done.returncode == status, done.stderr
+    gate = report_of(done.stdout)["gate"]
+    assert gate["passed"] == (status == 0)
+    assert 0 <= gate["peak_bytes"] - (6 * 64 + 2 * 8.125) * MIB < MIB
+
+
+def test_the_gate_reads_a_run_directory(oomdoc: Run, train: Path) -> None:
+    """What another job recorded; the same bytes as when it was run."""
+    assert oomdoc("run", "--gpu", "a100-40gb", train).returncode == 0
+    done = oomdoc("gate", "--budget", "200MiB", ".oomdoc/latest")
+    assert done.returncode == 1
+    assert "Gate exceeded: peak" in done.stdout
+    assert "too much" in done.stdout
+
+
+def test_an_out_of_memory_never_passes_the_gate(oomdoc: Run, train: Path) -> None:
+    """However large the budget is."""
+    done = oomdoc("gate", "--budget", "1TiB", "--gpu", "a100-40gb", "--capacity", "700MiB", train)
+    assert done.returncode == 1
+    assert "OUT OF MEMORY" in done.stdout
+
+
+def test_a_script_that_fails_cannot_be_judged(oomdoc: Run, tmp_path: Path) -> None:
+    """Its status is not taken for the gate's."""
+    path = tmp_path / "fails.py"
+    path.write_text("raise SystemExit(1)\n")
+    done = oomdoc("gate", "--budget", "1GiB", "--gpu", "t4", path)
+    assert done.returncode == 3
+    assert "the gate cannot judge it" in done.stderr
