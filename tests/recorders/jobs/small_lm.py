@@ -115,11 +115,11 @@ class Block(nn.Module):
         self.feed_forward = SwiGLU(device)
 
     def forward(self, x):
-        normed = self.norm1(x)
-        mixed = self.attention(normed)
+        normed1 = self.norm1(x)
+        mixed = self.attention(normed1)
         x = x + mixed
-        normed = self.norm2(x)
-        fed = self.feed_forward(normed)
+        normed2 = self.norm2(x)
+        fed = self.feed_forward(normed2)
         return x + fed
 
 
@@ -185,14 +185,17 @@ optimizer = AdamW(model.parameters()) if args.train else None
 criterion = CrossEntropy()
 tokens = torch.randint(0, VOCAB, (BATCH, args.context)).to("cuda")
 target = torch.randint(0, VOCAB, (BATCH,)).to("cuda") if args.train else None
-for _ in range(args.iterations):
-    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=args.autocast):
-        if optimizer is None:
+autocast = torch.autocast("cuda", dtype=torch.bfloat16, enabled=args.autocast)
+if args.train:
+    with autocast:  # around the loop: the weights are cast once, and the casts grow stale, as in the recorded job
+        for _ in range(args.iterations):
+            optimizer.zero_grad()
+            y = model(tokens)
+            loss = criterion(last_position(y), target)
+            loss.backward()
+            optimizer.step()
+else:
+    for _ in range(args.iterations):
+        with autocast:
             model(tokens)
-            continue
-        optimizer.zero_grad()
-        y = model(tokens)
-        loss = criterion(last_position(y), target)
-        loss.backward()
-        optimizer.step()
 print(torch.cuda.max_memory_allocated())
