@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+from allocator_recordings import Recorder, device_snapshot, programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oomdoc.allocator.config import MIB, parse
@@ -11,7 +12,6 @@ from oomdoc.allocator.machine import OutOfMemory
 from oomdoc.allocator.replay import heap_at, replay
 from oomdoc.snapshots import reader
 from oomdoc.snapshots.model import Action, BlockState, Frame, Stacks
-from recordings import Recorder, device_snapshot
 
 CONFIGS = [
     "",
@@ -22,25 +22,6 @@ CONFIGS = [
     "garbage_collection_threshold:0.4,per_process_memory_fraction:0.9",
 ]
 TOTAL = 1 << 36
-sizes = st.one_of(
-    st.integers(1, 4096),
-    st.integers(1, 3 * MIB),
-    st.integers(MIB, 64 * MIB),
-    st.sampled_from([512, MIB, MIB + 1, 10 * MIB, 12 * MIB, 24 * MIB]),
-)
-
-
-def programs(streams):
-    number = st.integers(0, 1 << 20)
-    step = st.one_of(
-        st.tuples(st.just("malloc"), sizes, st.sampled_from(streams)),
-        st.tuples(st.just("malloc"), sizes, st.just(0)),
-        st.tuples(st.just("free"), number, st.just(0)),
-        st.tuples(st.just("free"), number, st.just(0)),
-        st.tuples(st.just("record_stream"), number, st.integers(0, 2)),
-        st.tuples(st.just("empty_cache"), st.just(0), st.just(0)),
-    )
-    return st.lists(step, max_size=80)
 
 
 @settings(max_examples=300, deadline=None)

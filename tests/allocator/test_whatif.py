@@ -1,14 +1,13 @@
 """What other settings or another capacity would have done, against really doing it."""
 
 import pytest
+from allocator_recordings import Recorder, programs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oomdoc.allocator.config import MIB, parse
 from oomdoc.allocator.machine import Allocator, OutOfMemory
 from oomdoc.allocator.replay import replay
 from oomdoc.allocator.whatif import advise, candidates, recorded_capacity, what_if
-from recordings import Recorder
-from test_replay import programs
 
 
 def fragmenting(allocator):

@@ -1,8 +1,30 @@
 """Recordings made by the allocator itself, as snapshot records."""
 
 import numpy as np
+from hypothesis import strategies as st
+from oomdoc.allocator.config import MIB
 from oomdoc.allocator.machine import Allocator, OutOfMemory
 from oomdoc.snapshots.model import Action, Blocks, DeviceSnapshot, Segments, Trace
+
+sizes = st.one_of(
+    st.integers(1, 4096),
+    st.integers(1, 3 * MIB),
+    st.integers(MIB, 64 * MIB),
+    st.sampled_from([512, MIB, MIB + 1, 10 * MIB, 12 * MIB, 24 * MIB]),
+)
+
+
+def programs(streams):
+    number = st.integers(0, 1 << 20)
+    step = st.one_of(
+        st.tuples(st.just("malloc"), sizes, st.sampled_from(streams)),
+        st.tuples(st.just("malloc"), sizes, st.just(0)),
+        st.tuples(st.just("free"), number, st.just(0)),
+        st.tuples(st.just("free"), number, st.just(0)),
+        st.tuples(st.just("record_stream"), number, st.integers(0, 2)),
+        st.tuples(st.just("empty_cache"), st.just(0), st.just(0)),
+    )
+    return st.lists(step, max_size=80)
 
 
 class Recorder:
