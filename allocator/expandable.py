@@ -5,7 +5,7 @@ of the range, so blocks pack densely; giving memory back unmaps the whole pages 
 """
 
 from ..snapshots.model import Action
-from .blocks import Block, ExpandableSegment, Pool
+from .blocks import FREE, UNMAPPED, Block, ExpandableSegment, Pool
 from .heap import Heap
 
 
@@ -15,7 +15,7 @@ def allocate(heap: Heap, pool: Pool, size: int, stream: int) -> Block | None:
     Pages mapped before the failing one stay mapped, as in PyTorch.
     """
     block = _find_room(heap, pool, size, stream)
-    if not block.mapped:
+    if block.state == UNMAPPED:
         mapped = _map(heap, block, min(block.size, size))
         if mapped is None:
             return None
@@ -45,14 +45,14 @@ def unmap(heap: Heap, block: Block) -> None:
         if block.size > size:
             pool.add(heap.cut(block, size))
         heap.driver.unmap(start, size)
-        block.mapped = False
+        block.state = UNMAPPED
         block = _merge_unmapped(heap, block)
         pool.add_unmapped(block)
-        for counters in (heap.statistics.all, pool.counters):
-            counters.reserved_bytes.decrease(size)
+        heap.statistics.memory_released(pool.large, size)
         heap.statistics.num_device_free += 1
-        heap.emit(Action.SEGMENT_UNMAP, start, size, block.stream)
-    if not block.is_split and not block.mapped:
+        if heap.emit_segment is not None:
+            heap.emit_segment(Action.SEGMENT_UNMAP, start, size, block.stream)
+    if not block.is_split and block.state == UNMAPPED:
         pool.remove_unmapped(block)
         del heap.blocks[block.address], heap.heads[block.address]
         heap.driver.release(segment.address, segment.size)
@@ -75,8 +75,9 @@ def add_segment(heap: Heap, segment: ExpandableSegment, pool: Pool, stream: int)
     """One unmapped block that spans the reserved range."""
     block = Block(segment.address, segment.size, stream, pool)
     block.expandable = segment
-    block.mapped = False
+    block.state = UNMAPPED
     heap.blocks[block.address] = heap.heads[block.address] = block
+    pool.free.setdefault(stream, [])
     pool.add_unmapped(block)
     return block
 
@@ -99,28 +100,28 @@ def _map(heap: Heap, block: Block, size: int) -> Block | None:
     if not heap.driver.map(address, size):
         return None
     pool.remove_unmapped(block)
-    block.mapped = True
+    block.state = FREE
     if size < block.size:
         rest = heap.cut(block, size)
-        rest.mapped = False
+        rest.state = UNMAPPED
         pool.add_unmapped(rest)
-    block = merge_free(heap, block)
+    block = _merge_free(heap, block)
     pool.add(block)
-    for counters in (heap.statistics.all, pool.counters):
-        counters.reserved_bytes.increase(size)
+    heap.statistics.memory_obtained(pool.large, size)
     heap.statistics.num_device_alloc += 1
-    heap.emit(Action.SEGMENT_MAP, address, size, block.stream)
+    if heap.emit_segment is not None:
+        heap.emit_segment(Action.SEGMENT_MAP, address, size, block.stream)
     return block
 
 
-def merge_free(heap: Heap, block: Block) -> Block:
+def _merge_free(heap: Heap, block: Block) -> Block:
     """Merge a mapped, unlisted block with its free mapped neighbours."""
     before, after = block.prev, block.next
-    if before is not None and before.mapped and not before.in_use:
+    if before is not None and before.state == FREE:
         block.pool.remove(before)
         heap.absorb(before, block)
         block = before
-    if after is not None and after.mapped and not after.in_use:
+    if after is not None and after.state == FREE:
         block.pool.remove(after)
         heap.absorb(block, after)
     return block
@@ -128,11 +129,11 @@ def merge_free(heap: Heap, block: Block) -> Block:
 
 def _merge_unmapped(heap: Heap, block: Block) -> Block:
     before, after = block.prev, block.next
-    if before is not None and not before.mapped:
+    if before is not None and before.state == UNMAPPED:
         block.pool.remove_unmapped(before)
         heap.absorb(before, block)
         block = before
-    if after is not None and not after.mapped:
+    if after is not None and after.state == UNMAPPED:
         block.pool.remove_unmapped(after)
         heap.absorb(block, after)
     return block

@@ -4,17 +4,18 @@ This is mechanism without policy: which block to take, and what to give back whe
 `machine`. Every step keeps the blocks of a segment contiguous and the statistics and trace events right.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..snapshots.model import Action, BlockState
-from .blocks import DEFAULT_POOL, Block, Pool, PoolId
-from .config import AllocatorConfig
+from .blocks import ADDRESS_BITS, ALLOCATED, DEFAULT_POOL, FREE, PENDING, UNLIMITED, UNMAPPED, Block, Pool, PoolId
+from .config import SMALL_SIZE, AllocatorConfig
 from .driver import Driver
-from .statistics import Statistics
+from .statistics import INACTIVE, SPLIT, Statistics
 
 Emit = Callable[[Action, int, int, int], object]  # action, address, size, stream
-UNLIMITED = 1 << 63
+FREE_COMPLETED = Action.FREE_COMPLETED
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,14 @@ class SegmentView:
 class Heap:
     """Segments and blocks of one device. Attributes are for this room; other rooms use `machine.Allocator`."""
 
-    def __init__(self, config: AllocatorConfig, driver: Driver, total_bytes: int, emit: Emit) -> None:
+    def __init__(
+        self, config: AllocatorConfig, driver: Driver, total_bytes: int, emit: Emit | None, emit_segment: Emit | None
+    ) -> None:
         self.config = config
         self.driver = driver
         self.total_bytes = total_bytes
-        self.emit = emit
+        self.emit_block = emit  # alloc, free_requested, free_completed, oom
+        self.emit_segment = emit_segment
         self.statistics = Statistics()
         self.max_split = UNLIMITED if config.max_split_size is None else config.max_split_size
         self.pools: dict[PoolId, tuple[Pool, Pool]] = {}  # small, large
@@ -58,11 +62,12 @@ class Heap:
     def pool_pair(self, pool_id: PoolId) -> tuple[Pool, Pool]:
         """The small and the large pool of `pool_id`; new ones at its first use."""
         if pool_id not in self.pools:
-            statistics = self.statistics
-            self.pools[pool_id] = (
-                Pool(pool_id, False, self.config.page_size(False), statistics.small_pool),
-                Pool(pool_id, True, self.config.page_size(True), statistics.large_pool),
-            )
+            config = self.config
+            small, large = (Pool(pool_id, kind, config.page_size(kind)) for kind in (False, True))
+            if not config.expandable_segments:
+                large.min_rest = SMALL_SIZE + 1
+                large.split_below = self.max_split
+            self.pools[pool_id] = (small, large)
         return self.pools[pool_id]
 
     # ---- cutting and merging
@@ -92,41 +97,43 @@ class Heap:
         """Cut the block that a request of `size` bytes gets; the rest is free for the next one."""
         was_split = block.prev is not None or block.next is not None
         rest = self.cut(block, size)
-        rest.pool.add(rest)
+        pool = rest.pool
+        rest.pooled_at = pool.searches
+        insort(pool.free[rest.stream], rest.size << ADDRESS_BITS | rest.address)
         if block.expandable is None:
             if was_split:
-                self.count_split(block.pool, 0, -size)
+                self.statistics.notes += (SPLIT << 1 | pool.large, -size, 0)
             else:
-                self.count_split(block.pool, 1, rest.size)
-
-    def count_split(self, pool: Pool, blocks: int, size: int) -> None:
-        self.statistics.all.split_changed(blocks, size)
-        pool.counters.split_changed(blocks, size)
+                self.statistics.notes += (SPLIT << 1 | pool.large, rest.size, 1)
 
     def return_to_pool(self, block: Block) -> None:
         """Nothing uses the block any more: merge it with its free neighbours and make it available."""
-        pool, size = block.pool, block.size
-        self.emit(Action.FREE_COMPLETED, block.address, block.requested, block.stream)
-        self.statistics.all.block_inactive(size, block.requested)
-        pool.counters.block_inactive(size, block.requested)
-        merged, merged_bytes = 0, 0
+        pool, size, stream = block.pool, block.size, block.stream
+        keys = pool.free[stream]
+        if self.emit_block is not None:
+            self.emit_block(FREE_COMPLETED, block.address, block.requested, stream)
+        statistics = self.statistics
+        statistics.notes += (INACTIVE << 1 | pool.large, size, block.requested)
+        merged = merged_bytes = 0
         prev, after = block.prev, block.next
-        if prev is not None and prev.mapped and not prev.in_use:
-            pool.remove(prev)
+        if prev is not None and prev.state == FREE:
             merged, merged_bytes = 1, prev.size
+            del keys[bisect_left(keys, prev.size << ADDRESS_BITS | prev.address)]
             self.absorb(prev, block)
             block = prev
-        if after is not None and after.mapped and not after.in_use:
-            pool.remove(after)
+        if after is not None and after.state == FREE:
             merged, merged_bytes = merged + 1, merged_bytes + after.size
+            del keys[bisect_left(keys, after.size << ADDRESS_BITS | after.address)]
             self.absorb(block, after)
-        pool.add(block)
+        block.state = FREE
+        block.pooled_at = pool.searches
+        insort(keys, block.size << ADDRESS_BITS | block.address)
         if block.expandable is not None:
             return
         if block.prev is not None or block.next is not None:
-            self.count_split(pool, 1 - merged, block.size - merged_bytes)
+            statistics.notes += (SPLIT << 1 | pool.large, block.size - merged_bytes, 1 - merged)
         elif merged:
-            self.count_split(pool, -merged, -merged_bytes)
+            statistics.notes += (SPLIT << 1 | pool.large, -merged_bytes, -merged)
 
     # ---- segments
 
@@ -135,31 +142,32 @@ class Heap:
         address = self.driver.malloc(size)
         if address is None:
             return None
-        block = Block(address, size, stream, pool)
-        self.blocks[address] = self.heads[address] = block
-        self.count_segment(pool, size)
+        block = self.add_segment(pool, address, size, stream)
         self.statistics.num_device_alloc += 1
-        self.emit(Action.SEGMENT_ALLOC, address, size, stream)
+        if self.emit_segment is not None:
+            self.emit_segment(Action.SEGMENT_ALLOC, address, size, stream)
         return block
 
-    def count_segment(self, pool: Pool, size: int) -> None:
-        for counters in (self.statistics.all, pool.counters):
-            counters.segment.increase(1)
-            counters.reserved_bytes.increase(size)
+    def add_segment(self, pool: Pool, address: int, size: int, stream: int) -> Block:
+        """One block, in no list yet, for memory from the driver."""
+        block = Block(address, size, stream, pool)
+        self.blocks[address] = self.heads[address] = block
+        pool.free.setdefault(stream, [])
+        self.statistics.segment_obtained(pool.large, size)
         if size >= self.max_split:
             self.statistics.oversize_segments.increase(1)
+        return block
 
     def release_segment(self, block: Block) -> None:
         """Give a segment that is one free block back to the driver."""
         pool, size = block.pool, block.size
-        self.emit(Action.SEGMENT_FREE, block.address, size, block.stream)
+        if self.emit_segment is not None:
+            self.emit_segment(Action.SEGMENT_FREE, block.address, size, block.stream)
         self.driver.free(block.address, size)
         pool.remove(block)
         del self.blocks[block.address], self.heads[block.address]
         self.statistics.num_device_free += 1
-        for counters in (self.statistics.all, pool.counters):
-            counters.segment.decrease(1)
-            counters.reserved_bytes.decrease(size)
+        self.statistics.segment_released(pool.large, size)
         if size >= self.max_split:
             self.statistics.oversize_segments.decrease(1)
 
@@ -177,7 +185,7 @@ class Heap:
         for address in sorted(self.heads):
             run: list[Block] = []
             for block in self.chain(self.heads[address]):
-                if block.mapped:
+                if block.state != UNMAPPED:
                     run.append(block)
                 elif run:
                     yield _segment_view(run)
@@ -199,9 +207,8 @@ def _segment_view(run: list[Block]) -> SegmentView:
     )
 
 
+_SHOWN = {ALLOCATED: BlockState.ACTIVE_ALLOCATED, PENDING: BlockState.ACTIVE_PENDING_FREE, FREE: BlockState.INACTIVE}
+
+
 def _block_view(block: Block) -> BlockView:
-    if block.allocated:
-        return BlockView(block.address, block.size, block.requested, BlockState.ACTIVE_ALLOCATED)
-    if block.pending_events:
-        return BlockView(block.address, block.size, block.requested, BlockState.ACTIVE_PENDING_FREE)
-    return BlockView(block.address, block.size, 0, BlockState.INACTIVE)
+    return BlockView(block.address, block.size, block.requested if block.in_use else 0, _SHOWN[block.state])

@@ -8,20 +8,34 @@ neighbours of their segment. Sizes and counters are bytes. The machine has no cl
 """
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ..snapshots.model import Action
 from . import expandable
-from .blocks import ADDRESS_BITS, ADDRESS_MASK, DEFAULT_POOL, Block, Pool, PoolId
-from .config import MIN_BLOCK, SMALL_SIZE, AllocatorConfig
+from .blocks import (
+    ADDRESS_BITS,
+    ADDRESS_MASK,
+    ALLOCATED,
+    DEFAULT_POOL,
+    FREE,
+    PENDING,
+    UNLIMITED,
+    UNMAPPED,
+    Block,
+    Pool,
+    PoolId,
+)
+from .config import SMALL_SIZE, AllocatorConfig
 from .driver import Driver, VirtualDriver
-from .heap import UNLIMITED, BlockView, Emit, Heap, SegmentView
+from .heap import BlockView, Emit, Heap, SegmentView
 from .restore import Owner, restore
+from .statistics import FOLD_AT, GIVEN_BACK, HANDED_OUT, SPLIT
+from .streams import CrossStreamUses
 
 __all__ = ["Allocator", "BlockView", "OutOfMemory", "SegmentView"]
 
+ALLOC, FREE_REQUESTED = Action.ALLOC, Action.FREE_REQUESTED
 MANY_BYTES = 1 << 46  # the capacity of an allocator that was given none
 
 
@@ -41,39 +55,37 @@ class OutOfMemory(Exception):  # noqa: N818  (torch.OutOfMemoryError's own name)
         return f"tried {self.tried} bytes for a request of {self.requested}; the device has {self.device_free} free"
 
 
-def _no_emit(action: Action, address: int, size: int, stream: int) -> None:
-    return None
-
-
 class Allocator:
     """The allocator of one device.
 
     `capacity_bytes` is what the driver can give this process: the device's total, less context and other processes.
     `total_bytes` (default: the capacity) is the device's total, of which a memory fraction is taken and which sizes the
     address range of an expandable segment. `emit(action, address, size, stream)` is called for every trace event, in
-    PyTorch's order; for OOM, `address` is the driver's free bytes.
+    PyTorch's order; for OOM, `address` is the driver's free bytes. With `segment_events_only` it is not called for
+    alloc, free_requested, free_completed and oom.
     """
 
     def __init__(
         self,
         config: AllocatorConfig | None = None,
         capacity_bytes: int = MANY_BYTES,
-        emit: Emit = _no_emit,
+        emit: Emit | None = None,
         *,
+        segment_events_only: bool = False,
         total_bytes: int | None = None,
         driver: Driver | None = None,
     ) -> None:
         self.config = config or AllocatorConfig()
         total = capacity_bytes if total_bytes is None else total_bytes
-        self.heap = Heap(self.config, driver or VirtualDriver(capacity_bytes), total, emit)
+        self._emit = None if segment_events_only else emit
+        self.heap = Heap(self.config, driver or VirtualDriver(capacity_bytes), total, self._emit, emit)
         self.defer_streams = False
-        self._emit = emit
         self._statistics = self.heap.statistics
         self._max_split = self.heap.max_split
+        self._any_fits = self._max_split == UNLIMITED and not self.config.expandable_segments
         self._plain_rounding = max(self.config.roundup_divisions) <= 1
-        self._events: dict[int, deque[Block]] = {}  # stream -> blocks waiting for it, oldest first
+        self._uses = CrossStreamUses()
         self._captures: dict[PoolId, Callable[[int], bool]] = {}  # private pool -> streams it serves, while recording
-        self._deferred: list[Block] = []  # freed during a capture while another stream used them
         self._users: dict[PoolId, int] = {}  # private pool -> graphs or MemPools that hold it
         self._allowed: int | None = None
         self._collects = False
@@ -87,82 +99,90 @@ class Allocator:
 
         `pool_id` names a private pool outright; without it the captures underway decide.
         """
-        if (self._events or self._deferred) and not self.defer_streams and not self._captures:
+        if self._uses and not self.defer_streams and not self._captures:
             self.process_events()
         if size <= 0:
             raise ValueError(f"an allocation needs a positive size, not {size}")
         rounded = (size + 511) & -512 if self._plain_rounding else self.config.round_size(size)
-        pool = self._pool_for(rounded, stream, pool_id)
-        block = self._find(pool, rounded, stream)
-        if block is None:
+        heap = self.heap
+        if pool_id is None and not self._captures:
+            pool = heap.small if rounded <= SMALL_SIZE else heap.large
+        else:
+            pool = self._pool_for(rounded, stream, pool_id)
+        if self._collects:
+            pool.searches += 1
+        index = self._best_fit(pool, rounded, stream)
+        if index is not None:
+            block = heap.blocks[pool.free[stream].pop(index) & ADDRESS_MASK]
+        else:
             block = self._obtain(pool, size, rounded, stream)
-        if self._should_split(block, rounded):
-            self.heap.split(block, rounded)
+        if block.size - rounded >= pool.min_rest and rounded < pool.split_below:
+            heap.split(block, rounded)
         elif block.expandable is None and (block.prev is not None or block.next is not None):
-            self.heap.count_split(pool, -1, -block.size)
-        block.allocated = True
+            self._statistics.notes += (SPLIT << 1 | pool.large, -block.size, -1)
+        block.state = ALLOCATED
         block.requested = size
-        address, got = block.address, block.size
-        self._emit(Action.ALLOC, address, size, stream)
-        self._statistics.all.block_handed_out(got, size)
-        pool.counters.block_handed_out(got, size)
-        if got >= self._max_split:
-            self._statistics.oversize_allocations.increase(1)
-        return address
+        if self._emit is not None:
+            self._emit(ALLOC, block.address, size, stream)
+        self._count_alloc(block, pool)
+        return block.address
 
     def free(self, address: int) -> None:
         """Give back what `malloc` returned."""
-        block = self._allocated(address)
-        block.allocated = False
-        size = block.size
-        self._statistics.all.block_given_back(size)
-        block.pool.counters.block_given_back(size)
-        self._emit(Action.FREE_REQUESTED, address, block.requested, block.stream)
+        block = self.heap.blocks.get(address)
+        if block is None or block.state != ALLOCATED:
+            raise ValueError(f"{address:#x} is not the address of an allocated block")
+        size, statistics = block.size, self._statistics
+        statistics.allocated_bytes -= size
+        statistics.notes += (GIVEN_BACK << 1 | block.pool.large, size, 0)
+        if self._emit is not None:
+            self._emit(FREE_REQUESTED, address, block.requested, block.stream)
         if size >= self._max_split:
-            self._statistics.oversize_allocations.decrease(1)
-        if block.stream_uses:
-            self._wait_for_streams(block)
-        else:
+            statistics.oversize_allocations.decrease(1)
+        if not self._uses.hold(block, bool(self._captures)):
             self.heap.return_to_pool(block)
+
+    def _count_alloc(self, block: Block, pool: Pool) -> None:
+        statistics, size = self._statistics, block.size
+        statistics.allocated_bytes += size
+        statistics.notes += (HANDED_OUT << 1 | pool.large, size, block.requested)
+        if size >= self._max_split:
+            statistics.oversize_allocations.increase(1)
+        if len(statistics.notes) > FOLD_AT:
+            statistics.fold()
 
     def record_stream(self, address: int, stream: int) -> None:
         """Work on `stream` uses the block: after `free` it waits for that work. Its own stream is ignored."""
-        block = self._allocated(address)
+        block = self.heap.blocks.get(address)
+        if block is None or block.state != ALLOCATED:
+            raise ValueError(f"{address:#x} is not the address of an allocated block")
         if stream != block.stream:
-            if block.stream_uses is None:
-                block.stream_uses = set()
-            block.stream_uses.add(stream)
+            self._uses.record(block, stream)
 
     def process_events(self) -> None:
         """All work recorded so far on other streams has finished: the blocks that waited for it are free."""
-        for block in self._deferred:
-            block.pending_events -= 1
-            self._wait_for_streams(block)
-        self._deferred = []
-        for stream in list(self._events):
-            for block in self._events.pop(stream):
-                block.pending_events -= 1
-                if block.pending_events == 0:
-                    self.heap.return_to_pool(block)
+        for block in self._uses.finish_all():
+            self.heap.return_to_pool(block)
 
     def complete(self, address: int) -> None:
         """The other streams' work on this freed block has finished (for callers with `defer_streams`)."""
         block = self.heap.blocks.get(address)
-        if block is None or block.pending_events == 0:
+        if block is None or block.state != PENDING:
             raise ValueError(f"{address:#x} is not the address of a block that waits for another stream")
-        for stream in list(self._events):
-            waiting = self._events[stream]
-            while block in waiting:
-                waiting.remove(block)
-                block.pending_events -= 1
-            if not waiting:
-                del self._events[stream]
-        if block.pending_events == 0:
-            self.heap.return_to_pool(block)
+        self._uses.finish(block)
+        self.heap.return_to_pool(block)
 
     def empty_cache(self) -> None:
         """torch.cuda.empty_cache(): give every segment without a live block back to the driver."""
         self._release_cached()
+
+    def release_segment(self, address: int) -> bool:
+        """Give one segment back to the driver; False where no segment begins that is one free block."""
+        block = self.heap.blocks.get(address)
+        if block is None or block.state != FREE or not _is_whole_segment(block):
+            return False
+        self.heap.release_segment(block)
+        return True
 
     def set_memory_fraction(self, fraction: float) -> None:
         """torch.cuda.set_per_process_memory_fraction: a limit on reserved bytes; 1.0 = none."""
@@ -171,9 +191,10 @@ class Allocator:
 
     def restore(self, views: Iterable[SegmentView], ranges: Mapping[Owner, Iterable[tuple[int, int]]]) -> None:
         """Start from a recorded state (see `restore.restore`); only for an allocator that was not used yet."""
+        if ranges:
+            self._any_fits = False
         for block in restore(self.heap, views, ranges):
-            block.pending_events = 1
-            self._events.setdefault(-1, deque()).append(block)
+            self._uses.wait(block, {-1})
 
     # ---- private pools (CUDA graphs, MemPool)
 
@@ -202,11 +223,17 @@ class Allocator:
 
     @property
     def allocated_bytes(self) -> int:
-        return self._statistics.all.allocated_bytes.current
+        return self._statistics.allocated_bytes
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """torch.cuda.max_memory_allocated()."""
+        self._statistics.fold()
+        return self._statistics.all.allocated_bytes.peak
 
     @property
     def reserved_bytes(self) -> int:
-        return self._statistics.all.reserved_bytes.current
+        return self._statistics.reserved_bytes
 
     @property
     def private_pool_free_bytes(self) -> int:
@@ -221,7 +248,7 @@ class Allocator:
     def is_pending(self, address: int) -> bool:
         """Whether a freed block still waits for another stream."""
         block = self.heap.blocks.get(address)
-        return block is not None and block.pending_events > 0
+        return block is not None and block.state == PENDING
 
     def memory_stats(self) -> dict[str, int]:
         """The flat mapping of torch.cuda.memory_stats(), with its key names."""
@@ -246,12 +273,6 @@ class Allocator:
 
     # ---- finding a block
 
-    def _allocated(self, address: int) -> Block:
-        block = self.heap.blocks.get(address)
-        if block is None or not block.allocated:
-            raise ValueError(f"{address:#x} is not the address of an allocated block")
-        return block
-
     def _pool_for(self, rounded: int, stream: int, pool_id: PoolId | None) -> Pool:
         if pool_id is not None:
             return self.heap.pool_pair(pool_id)[rounded > SMALL_SIZE]
@@ -272,22 +293,17 @@ class Allocator:
         index = self._best_fit(self._pool_for(rounded, stream, pool_id), rounded, stream)
         return index is not None
 
-    def _find(self, pool: Pool, size: int, stream: int) -> Block | None:
-        """Take the best fit out of the pool: the smallest block that is large enough, lowest address first."""
-        if self._collects:
-            pool.searches += 1
-        index = self._best_fit(pool, size, stream)
-        return None if index is None else self.heap.blocks[pool.free[stream].pop(index) & ADDRESS_MASK]
-
     def _best_fit(self, pool: Pool, size: int, stream: int) -> int | None:
         """Index, in the stream's free list, of the block that serves `size` bytes."""
         keys = pool.free.get(stream)
         if not keys:
             return None
-        blocks = self.heap.blocks
         index = bisect_left(keys, size << ADDRESS_BITS)
         if index == len(keys):
             return None
+        if self._any_fits:
+            return index
+        blocks = self.heap.blocks
         block = blocks[keys[index] & ADDRESS_MASK]
         if block.expandable is not None:
             index = self._prefer_full_ranges(keys, index)
@@ -316,12 +332,6 @@ class Allocator:
             index += 1
         return index
 
-    def _should_split(self, block: Block, size: int) -> bool:
-        rest = block.size - size
-        if block.pool.large and not self.config.expandable_segments:
-            return rest > SMALL_SIZE and size < self._max_split
-        return rest >= MIN_BLOCK
-
     # ---- obtaining memory
 
     def _obtain(self, pool: Pool, size: int, rounded: int, stream: int) -> Block:
@@ -338,7 +348,8 @@ class Allocator:
         if block is not None:
             return block
         device_free = self.heap.driver.free_bytes()
-        self._emit(Action.OOM, device_free, rounded, stream)
+        if self._emit is not None:
+            self._emit(Action.OOM, device_free, rounded, stream)
         self._statistics.num_ooms += 1
         tried = self.config.segment_size(rounded)
         raise OutOfMemory(size, rounded, tried, device_free, self.allocated_bytes, self.reserved_bytes, self._allowed)
@@ -352,17 +363,6 @@ class Allocator:
         return self.heap.new_segment(pool, tried, stream)
 
     # ---- giving memory back
-
-    def _wait_for_streams(self, block: Block) -> None:
-        assert block.stream_uses is not None
-        if self._captures:
-            block.pending_events += 1
-            self._deferred.append(block)
-            return
-        for stream in sorted(block.stream_uses):
-            block.pending_events += 1
-            self._events.setdefault(stream, deque()).append(block)
-        block.stream_uses = None
 
     def _collect_garbage(self) -> None:
         """Free cached large segments of at least average age while reserved exceeds the threshold of the limit."""
@@ -431,7 +431,7 @@ class Allocator:
 
 def _grown_size(block: Block) -> int:
     """What the block can become when the unmapped range behind it gets memory."""
-    return block.size + (block.next.size if block.next is not None and not block.next.mapped else 0)
+    return block.size + (block.next.size if block.next is not None and block.next.state == UNMAPPED else 0)
 
 
 def _is_whole_segment(block: Block) -> bool:

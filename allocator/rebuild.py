@@ -1,40 +1,24 @@
-"""The allocator's state before the first event of a trace, found by running the trace backwards from its end.
+"""The allocator's state before the first event of a trace, found by undoing the trace from its end.
 
-Freeing is undone by a block that is live again, allocating by one that is gone. The snapshot knows the size of blocks
-that are live at the end; a block older than the trace that is freed in it is known by its requested bytes only, and in
-the large pool it may have kept an unsplit rest of up to 1 MiB. That rest is known when a later allocation lands right
-behind it (free memory is used from its low end), and when less than 1 MiB of room is there (no free block of the large
-pool is that small). Where neither happens no recording can tell; such blocks are taken without a rest and counted.
+The snapshot knows the size of blocks that are live at the end; a block older than the trace that is freed in it is
+known by its requested bytes only, and in the large pool it may have kept an unsplit rest of up to 1 MiB. That rest is
+known when an allocation lands right behind it while it lives (free memory is used from its low end), and when at most
+1 MiB of room is there (no free block of the large pool is that small). Where neither happens no recording can tell;
+such blocks are taken without a rest, and named in `uncertain`.
 """
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..snapshots.model import Action, BlockState, DeviceSnapshot
-from .blocks import PoolId
 from .config import MIN_LARGE_ALLOC, SMALL_BUFFER, SMALL_SIZE, AllocatorConfig
 from .heap import BlockView, SegmentView
-from .restore import Owner, owner_of
-
-FAR = 1 << 44  # room that an expandable segment is given above its highest known page
-
-
-@dataclass(slots=True)
-class OldBlock:
-    """A block that is live at some moment of the backward run."""
-
-    requested: int
-    size: int | None  # None = not known
-    pending: bool = False  # freed by the program, still used by another stream
-
-
-@dataclass(slots=True)
-class OldSegment:
-    size: int
-    stream: int
-    large: bool
-    pool: int
+from .lives import Lives, OldBlock, lives
+from .pages import Pages, pool_of, reserved_ranges
+from .restore import Owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,123 +34,52 @@ class StartState:
 
 
 @dataclass(slots=True)
-class _Past:
-    """The backward run."""
-
-    config: AllocatorConfig
-    live: dict[int, OldBlock] = field(default_factory=dict)
-    order: list[int] = field(default_factory=list)  # sorted keys of `live`
-    segments: dict[int, OldSegment] = field(default_factory=dict)
-    starts: list[int] = field(default_factory=list)  # sorted keys of `segments`
-    pages: "_Pages" = field(default_factory=lambda: _Pages())
-    contradiction: str | None = None
-
-    def contradicts(self, event: int, what: str) -> None:
-        if self.contradiction is None:
-            self.contradiction = f"event {event}: {what}"
-
-    def add(self, address: int, block: OldBlock) -> None:
-        self.live[address] = block
-        insort(self.order, address)
-
-    def remove(self, address: int) -> None:
-        del self.live[address]
-        del self.order[bisect_left(self.order, address)]
-
-    def segment_of(self, address: int) -> tuple[int, int, int, bool, bool] | None:
-        """(start, end, pool, large, expandable) of what holds `address`."""
-        index = bisect_right(self.starts, address) - 1
-        if index >= 0:
-            start = self.starts[index]
-            segment = self.segments[start]
-            if address < start + segment.size:
-                return start, start + segment.size, segment.pool, segment.large, False
-        return self.pages.of(address)
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """Pages that an event maps (size > 0) or unmaps (size < 0)."""
-
-    address: int
+class _Segment:
     size: int
     stream: int
-    pool: int
     large: bool
+    pool: int
 
 
-class _Pages:
-    """Mapped ranges of expandable segments: disjoint, merged where the owner is the same."""
+@dataclass(slots=True)
+class _Past:
+    """Segments while the trace is undone, and what did not fit."""
 
-    def __init__(self) -> None:
-        self.starts: list[int] = []
-        self.ranges: dict[int, tuple[int, int, int, bool]] = {}  # start -> end, stream, pool, large
-        self.journal: list[_Change] = []  # what maps and unmaps do, latest first
+    config: AllocatorConfig
+    segments: dict[int, _Segment] = field(default_factory=dict)
+    starts: list[int] = field(default_factory=list)  # sorted keys of `segments`
+    pages: Pages = field(default_factory=Pages)
+    contradictions: list[tuple[int, str]] = field(default_factory=list)
 
-    def of(self, address: int) -> tuple[int, int, int, bool, bool] | None:
+    def holds(self, address: int) -> bool:
+        """Whether a segment or a page covers `address`."""
         index = bisect_right(self.starts, address) - 1
-        if index < 0:
-            return None
-        start = self.starts[index]
-        end, _, pool, large = self.ranges[start]
-        return (start, end, pool, large, True) if address < end else None
-
-    def add(self, start: int, size: int, stream: int, pool: int, large: bool) -> None:
-        end = start + size
-        index = bisect_left(self.starts, start)
-        if index < len(self.starts) and self.starts[index] == end:
-            following = self.ranges[end]
-            if following[1:] == (stream, pool, large):
-                end = following[0]
-                del self.ranges[self.starts.pop(index)]
-        if index and self.ranges[self.starts[index - 1]] == (start, stream, pool, large):
-            start = self.starts.pop(index - 1)
-        self.ranges[start] = (end, stream, pool, large)
-        if start not in self.starts:
-            insort(self.starts, start)
-
-    def remove(self, start: int, size: int) -> bool:
-        """False when the range was not mapped as a whole."""
-        holder = self.of(start)
-        if holder is None or start + size > holder[1]:
-            return False
-        first, last = holder[0], holder[1]
-        _, stream, pool, large = self.ranges.pop(first)
-        self.starts.remove(first)
-        self.journal.append(_Change(start, size, stream, pool, large))
-        for left, right in ((first, start), (start + size, last)):
-            if left < right:
-                self.ranges[left] = (right, stream, pool, large)
-                insort(self.starts, left)
-        return True
-
-    def near(self, start: int, size: int) -> tuple[int, bool] | None:
-        """(pool, large) of a range that touches this one."""
-        for address in (start - 1, start + size):
-            holder = self.of(address)
-            if holder is not None:
-                return holder[2], holder[3]
-        return None
+        if index >= 0 and address < self.starts[index] + self.segments[self.starts[index]].size:
+            return True
+        return self.pages.of(address) is not None
 
 
 def rebuild(device: DeviceSnapshot, config: AllocatorConfig) -> StartState:
     """The state before the first event. A contradiction is reported, not raised; the rest is done as far as it goes."""
     past = _Past(config)
-    _load_end(past, device)
-    event_pools = _run_backwards(past, device)
-    segments, uncertain = _views(past, device.pools)
-    ranges, range_bytes = _ranges(past, segments, device.pools)
+    _load_segments(past, device)
+    _undo_segments(past, device)
+    found = lives(device)
+    past.contradictions += found.contradictions
+    segments, uncertain = _views(past, device, found)
+    ranges, range_bytes = reserved_ranges(past.pages, segments, device.pools, config)
+    latest = max(past.contradictions, default=None)
     return StartState(
         segments=segments,
         ranges=ranges,
         range_bytes=range_bytes,
-        event_pools=event_pools,
+        event_pools=_event_pools(device),
         uncertain=uncertain,
-        contradiction=past.contradiction,
+        contradiction=None if latest is None else (f"event {latest[0]}: " if latest[0] >= 0 else "") + latest[1],
     )
 
 
-def _load_end(past: _Past, device: DeviceSnapshot) -> None:
+def _load_segments(past: _Past, device: DeviceSnapshot) -> None:
     columns = device.segments
     rows = zip(
         columns.address.tolist(),
@@ -181,215 +94,138 @@ def _load_end(past: _Past, device: DeviceSnapshot) -> None:
         if is_expandable:
             past.pages.add(address, size, stream, pool, large)
         else:
-            past.segments[address] = OldSegment(size, stream, large, pool)
+            past.segments[address] = _Segment(size, stream, large, pool)
     past.starts = sorted(past.segments)
-    blocks = device.blocks
-    for address, size, requested, state in zip(
-        blocks.address.tolist(), blocks.size.tolist(), blocks.requested.tolist(), blocks.state.tolist(), strict=True
-    ):
-        if state != BlockState.INACTIVE:
-            past.live[address] = OldBlock(requested, size, state == BlockState.ACTIVE_PENDING_FREE)
-    past.order = sorted(past.live)
 
 
-def _run_backwards(past: _Past, device: DeviceSnapshot) -> list[int] | None:
-    """Undo every event. Returns the pool of each event where there is more than the default one."""
-    trace = device.trace
-    addresses, sizes = trace.address.tolist(), trace.size.tolist()
-    several = len(device.pools) > 1
-    pools = trace.pool.tolist() if several else []
-    actions = trace.action.tolist()
-    for event in range(len(actions) - 1, -1, -1):
-        action, address, size = actions[event], addresses[event], sizes[event]
-        if action == Action.ALLOC:
-            if several and pools[event] < 0:
-                holder = past.segment_of(address)
-                pools[event] = holder[2] if holder is not None else 0
-            _undo_alloc(past, event, address, size)
-        elif action == Action.FREE_COMPLETED:
-            if address in past.live:
-                past.contradicts(event, f"frees {address:#x}, which is still live later without a new allocation")
-            else:
-                past.add(address, OldBlock(size, None, pending=True))
-        elif action == Action.FREE_REQUESTED:
-            _undo_free_request(past, event, address, size)
-        elif action in _SEGMENT_ACTIONS:
-            _undo_segment(past, event, device)
-    return pools if several else None
+def _undo_segments(past: _Past, device: DeviceSnapshot) -> None:
+    action = device.trace.action
+    events = np.flatnonzero((action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP))
+    for event in events[::-1].tolist():
+        what = _undo_segment(past, event, device)
+        if what is not None:
+            past.contradictions.append((event, what))
 
 
-def _undo_alloc(past: _Past, event: int, address: int, size: int) -> None:
-    block = past.live.get(address)
-    if block is None:
-        past.contradicts(event, f"allocates {address:#x}, which is neither freed later nor live at the end")
-        return
-    if block.requested != size:
-        past.contradicts(event, f"allocates {size} bytes at {address:#x}, later known with {block.requested}")
-    past.remove(address)
-    index = bisect_left(past.order, address) - 1
-    if index < 0:
-        return
-    before = past.order[index]
-    older = past.live[before]
-    if older.size is None:
-        holder = past.segment_of(address)
-        if holder is not None and holder[0] <= before:
-            older.size = address - before  # free memory is used from its low end, which is where `older` ends
-
-
-def _undo_free_request(past: _Past, event: int, address: int, size: int) -> None:
-    block = past.live.get(address)
-    if block is None:
-        past.contradicts(event, f"asks to free {address:#x}, which no event or block shows afterwards")
-    else:
-        block.pending = False
-
-
-_SEGMENT_ACTIONS = (Action.SEGMENT_ALLOC, Action.SEGMENT_FREE, Action.SEGMENT_MAP, Action.SEGMENT_UNMAP)
-
-
-def _undo_segment(past: _Past, event: int, device: DeviceSnapshot) -> None:
+def _undo_segment(past: _Past, event: int, device: DeviceSnapshot) -> str | None:
+    """Undo one segment event; what contradicts it, if anything does."""
     trace = device.trace
     action, address, size = int(trace.action[event]), int(trace.address[event]), int(trace.size[event])
     stream, pool = int(trace.stream[event]), max(int(trace.pool[event]), 0)
     if action == Action.SEGMENT_ALLOC:
         segment = past.segments.pop(address, None)
-        if segment is None or segment.size != size:
-            past.contradicts(event, f"obtains a segment of {size} bytes at {address:#x} that is not there afterwards")
         if segment is not None:
             past.starts.remove(address)
-    elif action == Action.SEGMENT_FREE:
-        if past.segment_of(address) is not None:
-            past.contradicts(event, f"gives back a segment at {address:#x} that is still there afterwards")
-        else:
-            past.segments[address] = OldSegment(size, stream, size >= MIN_LARGE_ALLOC, pool)
-            insort(past.starts, address)
+        if segment is None or segment.size != size:
+            return f"obtains a segment of {size} bytes at {address:#x} that is not there afterwards"
     elif action == Action.SEGMENT_MAP:
         if not past.pages.remove(address, size):
-            past.contradicts(event, f"maps {size} bytes at {address:#x} that are not there afterwards")
-    elif past.pages.of(address) is not None:
-        past.contradicts(event, f"unmaps {address:#x}, which is still mapped afterwards")
+            return f"maps {size} bytes at {address:#x} that are not there afterwards"
+    elif past.holds(address):
+        return f"gives back {size} bytes at {address:#x} that are still there afterwards"
+    elif action == Action.SEGMENT_FREE:
+        past.segments[address] = _Segment(size, stream, size >= MIN_LARGE_ALLOC, pool)
+        insort(past.starts, address)
     else:
-        near = past.pages.near(address, size)
-        guess = (pool, size != SMALL_BUFFER and size % past.config.large_segment_size == 0)
-        pool, large = near or guess
-        past.pages.add(address, size, stream, pool, large)
-        past.pages.journal.append(_Change(address, -size, stream, pool, large))
+        large = size != SMALL_BUFFER and size % past.config.large_segment_size == 0
+        past.pages.undo_unmap(address, size, stream, (pool, large))
+    return None
 
 
-def _views(past: _Past, pool_ids: tuple[PoolId, ...]) -> tuple[tuple[SegmentView, ...], tuple[int, ...]]:
+def _views(past: _Past, device: DeviceSnapshot, found: Lives) -> tuple[tuple[SegmentView, ...], tuple[int, ...]]:
     """Segments with their blocks, by address, and the addresses of blocks whose size is not certain."""
     views: list[SegmentView] = []
     uncertain: list[int] = []
-    ranges = [(start, s.size, s.stream, s.large, False, s.pool) for start, s in past.segments.items()]
+    spans = [(start, s.size, s.stream, s.large, False, s.pool) for start, s in past.segments.items()]
     for start, (end, stream, pool, large) in past.pages.ranges.items():
-        ranges.append((start, end - start, stream, large, True, pool))
+        spans.append((start, end - start, stream, large, True, pool))
+    order = list(found.older)
     held = 0
-    for start, size, stream, large, is_expandable, pool in sorted(ranges):
-        inside = past.order[bisect_left(past.order, start) : bisect_left(past.order, start + size)]
+    for start, size, stream, large, is_expandable, pool in sorted(spans):
+        inside = order[bisect_left(order, start) : bisect_left(order, start + size)]
         held += len(inside)
-        keeps_rest = large and not is_expandable
-        blocks = tuple(_block_views(past, start, start + size, inside, keeps_rest, uncertain))
-        views.append(SegmentView(start, size, stream, large, is_expandable, _pool_id(pool_ids, pool), blocks))
-    if held != len(past.order):
-        past.contradicts(-1, "blocks older than the trace lie outside every segment")
+        sizes = _Sizes(past.config, found, start + size, large and not is_expandable)
+        blocks = tuple(_block_views(past, found, start, inside, sizes, uncertain))
+        views.append(SegmentView(start, size, stream, large, is_expandable, pool_of(device.pools, pool), blocks))
+    if held != len(order):
+        past.contradictions.append((-1, "blocks older than the trace lie outside every segment"))
     return tuple(views), tuple(uncertain)
 
 
 def _block_views(
-    past: _Past, start: int, end: int, inside: list[int], keeps_rest: bool, uncertain: list[int]
+    past: _Past, found: Lives, start: int, inside: list[int], sizes: "_Sizes", uncertain: list[int]
 ) -> Iterator[BlockView]:
     position = start
     for index, address in enumerate(inside):
         if address < position:
-            past.contradicts(-1, f"blocks older than the trace overlap at {address:#x}")
+            past.contradictions.append((-1, f"blocks older than the trace overlap at {address:#x}"))
             continue
         if address > position:
             yield BlockView(position, address - position, 0, BlockState.INACTIVE)
-        block = past.live[address]
-        room = (inside[index + 1] if index + 1 < len(inside) else end) - address
-        size = block.size
-        if size is None:
-            size, certain = _size_of_older(past.config, block.requested, room, keeps_rest)
-            if not certain:
-                uncertain.append(address)
-        state = BlockState.ACTIVE_PENDING_FREE if block.pending else BlockState.ACTIVE_ALLOCATED
+        block = found.older[address]
+        room = (inside[index + 1] if index + 1 < len(inside) else sizes.end) - address
+        size, certain = sizes.of(address, block, room)
+        if not certain:
+            uncertain.append(address)
         size = min(size, room)
-        yield BlockView(address, size, block.requested, state)
+        yield BlockView(
+            address,
+            size,
+            block.requested,
+            BlockState.ACTIVE_PENDING_FREE if block.pending else BlockState.ACTIVE_ALLOCATED,
+        )
         position = address + size
-    if position < end:
-        yield BlockView(position, end - position, 0, BlockState.INACTIVE)
+    if position < sizes.end:
+        yield BlockView(position, sizes.end - position, 0, BlockState.INACTIVE)
 
 
-def _size_of_older(config: AllocatorConfig, requested: int, room: int, keeps_rest: bool) -> tuple[int, bool]:
-    """Block bytes of a freed older block with `room` up to its next live neighbour, and whether that is certain."""
-    rounded = config.round_size(requested)
-    if not keeps_rest or room == rounded:
-        return rounded, True
-    if config.max_split_size is not None and rounded >= config.max_split_size:
-        return room, True  # never split: the block is the whole segment
-    if room - rounded <= SMALL_SIZE:
-        return room, True  # no free block of the large pool is that small
-    return rounded, False
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Block bytes of older blocks in one segment that ends at `end`."""
+
+    config: AllocatorConfig
+    found: Lives
+    end: int
+    keeps_rest: bool  # a rest of up to 1 MiB stays with the block: large pool, not expandable
+
+    def of(self, address: int, block: OldBlock, room: int) -> tuple[int, bool]:
+        """Bytes of the block at `address` with `room` up to its next older neighbour, and whether they are certain."""
+        if block.size is not None:
+            return block.size, True
+        rounded = self.config.round_size(block.requested)
+        if not self.keeps_rest or room == rounded:
+            return rounded, True
+        if self.config.max_split_size is not None and rounded >= self.config.max_split_size:
+            return room, True  # never split: the block is the whole segment
+        behind = self._first_behind(address + rounded, block.death)
+        if behind is not None:
+            return behind - address, True
+        if room - rounded <= SMALL_SIZE:
+            return room, True  # no free block of the large pool is that small
+        return rounded, False
+
+    def _first_behind(self, start: int, death: int) -> int | None:
+        """Where an allocation lands at most 1 MiB behind `start` before event `death`. Nothing fits in between."""
+        addresses, events = self.found.alloc_address, self.found.alloc_event
+        stop = min(start + SMALL_SIZE, self.end - 1)
+        rows = slice(np.searchsorted(addresses, np.uint64(start)), np.searchsorted(addresses, np.uint64(stop), "right"))
+        before = addresses[rows][events[rows] < death]
+        return int(before[0]) if len(before) else None
 
 
-@dataclass(slots=True)
-class _Range:
-    """One expandable segment while the trace goes on: its lowest page so far and its mapped bytes."""
-
-    low: int
-    mapped: int
-
-
-def _ranges(
-    past: _Past, views: tuple[SegmentView, ...], pool_ids: tuple[PoolId, ...]
-) -> tuple[dict[Owner, list[tuple[int, int]]], int]:
-    """Reserved ranges of the expandable segments there are at the start, and how large any such range can be.
-
-    A recording shows only pages. A segment begins at the lowest page that it ever has; it ends before whatever comes
-    above, and it is dropped when its last page goes.
-    """
-    alive = _ranges_at_start(views)
-    at_start = [(owner, one) for owner, owned in alive.items() for one in owned]
-    together = [(one, other) for _, one in at_start for _, other in at_start if one is not other]
-    for change in reversed(past.pages.journal):
-        owner = (_pool_id(pool_ids, change.pool), change.large, change.stream)
-        owned = alive.setdefault(owner, [])
-        below = [one for one in owned if one.low <= change.address]
-        one = max(below, key=lambda one: one.low) if below else min(owned, key=lambda one: one.low, default=None)
-        if one is None:
-            one = _Range(change.address, 0)
-            together += [(one, other) for others in alive.values() for other in others]
-            owned.append(one)
-        one.low = min(one.low, change.address)
-        one.mapped += change.size
-        if one.mapped <= 0:
-            owned.remove(one)
-    room = min((abs(one.low - other.low) for one, other in together), default=FAR)
-    fixed = sorted(view.address for view in views if not view.expandable)
-    for _, one in at_start:
-        above = bisect_right(fixed, one.low)
-        room = min(room, fixed[above] - one.low if above < len(fixed) else FAR)
-    ranges: dict[Owner, list[tuple[int, int]]] = {}
-    for owner, one in at_start:
-        page = past.config.page_size(owner[1])
-        ranges.setdefault(owner, []).append((one.low, room // page * page))
-    return ranges, room
-
-
-def _ranges_at_start(views: tuple[SegmentView, ...]) -> dict[Owner, list[_Range]]:
-    """One range per run of pages of one owner that nothing else interrupts."""
-    alive: dict[Owner, list[_Range]] = {}
-    last: Owner | None = None
-    for view in views:
-        owner = owner_of(view) if view.expandable else None
-        if owner is not None and owner == last:
-            alive[owner][-1].mapped += view.total_bytes
-        elif owner is not None:
-            alive.setdefault(owner, []).append(_Range(view.address, view.total_bytes))
-        last = owner
-    return alive
-
-
-def _pool_id(pool_ids: tuple[PoolId, ...], pool: int) -> PoolId:
-    return pool_ids[pool] if pool < len(pool_ids) else (0, 0)
+def _event_pools(device: DeviceSnapshot) -> list[int] | None:
+    """The pool of each event: as recorded, else that of the final segment around it; None = only the default one."""
+    if len(device.pools) <= 1:
+        return None
+    trace, segments = device.trace, device.segments
+    order = np.argsort(segments.address)
+    starts = segments.address[order]
+    obtained = np.flatnonzero(trace.action == Action.SEGMENT_ALLOC)
+    since = dict(zip(trace.address[obtained].tolist(), obtained.tolist(), strict=True))
+    born = np.array([since.get(start, -1) for start in starts.tolist()], np.int64)
+    at = np.searchsorted(starts, trace.address, "right") - 1
+    segment = order[np.maximum(at, 0)] if len(order) else np.zeros(len(trace), np.intp)
+    ends = starts + segments.total_bytes[order].astype(np.uint64)
+    inside = (at >= 0) & (trace.address < ends[np.maximum(at, 0)]) & (np.arange(len(trace)) > born[np.maximum(at, 0)])
+    pools = np.where(trace.pool >= 0, trace.pool, np.where(inside, segments.pool[segment], 0))
+    return [int(pool) for pool in pools]

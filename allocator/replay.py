@@ -5,23 +5,23 @@ address that the recording shows, and fails where the recording shows that memor
 address of each allocation, each segment event with its size and order, and the layout at the end.
 """
 
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..snapshots.model import Action, BlockState, DeviceSnapshot, Stacks
 from .blocks import PoolId
-from .config import SMALL_BUFFER, SMALL_SIZE, AllocatorConfig, from_snapshot_settings
+from .config import SMALL_SIZE, AllocatorConfig, from_snapshot_settings
 from .heap import BlockView, SegmentView
 from .machine import Allocator, OutOfMemory
 from .rebuild import StartState, rebuild
+from .recorded_driver import GIVES_BACK, RecordedDriver
 
-UNKNOWN_MEMORY = 1 << 70  # addresses from here on were not recorded: the model asked where PyTorch did not
-GIVES_BACK = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+ALLOC, FREE_REQUESTED, FREE_COMPLETED = int(Action.ALLOC), int(Action.FREE_REQUESTED), int(Action.FREE_COMPLETED)
+SEGMENT_ALLOC, SEGMENT_UNMAP = int(Action.SEGMENT_ALLOC), int(Action.SEGMENT_UNMAP)
+SNAPSHOT, OOM = int(Action.SNAPSHOT), int(Action.OOM)
 OTHER_STREAM = (1 << 64) - 1  # stands for whatever stream a block waited for; the trace does not name it
 
 
@@ -75,12 +75,14 @@ def replay(
     device: DeviceSnapshot,
     settings: AllocatorConfig | Mapping[str, object] | None = None,
     stacks: Stacks | None = None,
+    total_bytes: int | None = None,
 ) -> Replay:
     """Replay all events. `settings` are the recording's own: a config, or a snapshot's `allocator_settings`.
 
     With `stacks`, memory given back by torch.cuda.empty_cache() is told from that of a retry by its stack.
+    `total_bytes` is the memory of the device; without it a memory fraction is not applied.
     """
-    return Replayer(device, _config_of(settings), stacks).run()
+    return Replayer(device, _config_of(settings), stacks, total_bytes).run()
 
 
 def heap_at(
@@ -104,90 +106,43 @@ def _stacks_that_empty(stacks: Stacks) -> frozenset[int]:
     return frozenset(index for index, stack in enumerate(stacks.stacks) if not frames.isdisjoint(stack))
 
 
-@dataclass(slots=True)
-class RecordedDriver:
-    """Answers as the recorded driver did: from the segment events that belong to the request at hand."""
-
-    upcoming: deque[tuple[int, int, int, int]] = field(default_factory=deque)  # action, address, size, event
-    reserved: dict[int, tuple[int, tuple[int, bool]]] = field(default_factory=dict)  # ranges: size, stream and pool
-    maps: list[tuple[int, ...]] = field(default_factory=list)  # all segment_map events: event, address, size, stream
-    event: int = 0  # the first event that belongs to the request at hand
-    owner: tuple[int, bool] = (0, False)  # its stream, and whether it uses the large pool
-    fails: bool = False  # it ran out of memory
-    next_unknown: int = UNKNOWN_MEMORY
-
-    def free_bytes(self) -> int:
-        return 0
-
-    def _fails_first(self) -> bool:
-        """The recording shows memory given back, or the end, where the model asks for new memory."""
-        if not self.upcoming:
-            return self.fails
-        return self.upcoming[0][0] in GIVES_BACK
-
-    def malloc(self, size: int) -> int | None:
-        if self._fails_first():
-            return None
-        if self.upcoming and self.upcoming[0][0] == Action.SEGMENT_ALLOC:
-            return self.upcoming[0][1]
-        self.next_unknown += size
-        return self.next_unknown - size
-
-    def free(self, address: int, size: int) -> None:
-        return None
-
-    def reserve(self, size: int) -> int:
-        """A range begins where the next pages outside every known range are mapped for the same stream and pool."""
-        address = self.next_unknown
-        for index in range(bisect_left(self.maps, (self.event,)), len(self.maps)):
-            _, mapped, pages, stream = self.maps[index]
-            if (stream, pages > SMALL_BUFFER) == self.owner and self._is_unreserved(mapped, size):
-                address = mapped
-                break
-        else:
-            self.next_unknown += size
-        self.reserved[address] = (size, self.owner)
-        return address
-
-    def _is_unreserved(self, address: int, size: int) -> bool:
-        return all(address + size <= start or start + room <= address for start, (room, _) in self.reserved.items())
-
-    def is_foreign(self, address: int) -> bool:
-        """Whether another stream or pool than that of the request at hand holds this range."""
-        return any(
-            start <= address < start + size and owner != self.owner for start, (size, owner) in self.reserved.items()
-        )
-
-    def release(self, address: int, size: int) -> None:
-        del self.reserved[address]
-
-    def map(self, address: int, size: int) -> bool:
-        return not self._fails_first()
-
-    def unmap(self, address: int, size: int) -> None:
-        return None
-
-
 class Replayer:
     """The forward run; `advance` can stop anywhere."""
 
-    def __init__(self, device: DeviceSnapshot, config: AllocatorConfig, stacks: Stacks | None = None) -> None:
+    def __init__(
+        self,
+        device: DeviceSnapshot,
+        config: AllocatorConfig,
+        stacks: Stacks | None = None,
+        total_bytes: int | None = None,
+    ) -> None:
         self.device = device
         self.emptying = None if stacks is None else _stacks_that_empty(stacks)
         self.start: StartState = rebuild(device, config)
         self.driver = RecordedDriver()
         for (_, large, stream), owned in self.start.ranges.items():
             self.driver.reserved.update({address: (size, (stream, large)) for address, size in owned})
-        total = (self.start.range_bytes - config.large_segment_size) * 8 // 9  # a range is 9/8 of it, in whole pages
-        self.allocator = Allocator(config, emit=self._compare, driver=self.driver, total_bytes=total)
+        total = (
+            total_bytes or (self.start.range_bytes - config.large_segment_size) * 8 // 9
+        )  # a range is 9/8 of it, in whole pages
+        if total_bytes is None:
+            config = replace(config, memory_fraction=None)
+        self.collects_unseen = config.garbage_collection_threshold > 0 and config.memory_fraction is None
+        self.allocator = Allocator(
+            config, emit=self._compare, driver=self.driver, total_bytes=total, segment_events_only=True
+        )
+        self._blocks, self._statistics = self.allocator.heap.blocks, self.allocator.heap.statistics
         self.allocator.defer_streams = True
         self.allocator.restore(self.start.segments, self.start.ranges)
         trace = device.trace
         self._actions, self._addresses = trace.action.tolist(), trace.address.tolist()
         self._sizes, self._streams = trace.size.tolist(), trace.stream.tolist()
-        rows = zip(self._actions, self._addresses, self._sizes, self._streams, strict=True)
-        self.driver.maps = [(event, *row[1:]) for event, row in enumerate(rows) if row[0] == Action.SEGMENT_MAP]
+        self.driver.maps = [
+            (event, self._addresses[event], self._sizes[event], self._streams[event])
+            for event in np.flatnonzero(trace.action == Action.SEGMENT_MAP).tolist()
+        ]
         self._moved: dict[int, int] = {}  # recorded address -> the model's, where they differ
+        self._unusual = self.start.event_pools is not None or bool(self.driver.maps)
         self._event = 0
         self._prelude: list[int] = []  # segment events seen since the last request
         self.block_bytes = [0] * len(self._actions)
@@ -227,70 +182,94 @@ class Replayer:
 
     def advance(self, until: int) -> None:
         """Make the requests of all events before `until`."""
-        actions, addresses = self._actions, self._addresses
-        last = len(actions)
+        actions, addresses, last = self._actions, self._addresses, len(self._actions)
         while self._event < until:
             event = self._event
             action = actions[event]
             self._event = event + 1
-            if action == Action.ALLOC or action == Action.OOM:
-                self._request(event, action == Action.OOM)
-            elif action == Action.FREE_REQUESTED:
-                self._flush()
-                address = addresses[event]
-                paired = event + 1 < last and actions[event + 1] == Action.FREE_COMPLETED
-                self._free(event, address, waits=not (paired and addresses[event + 1] == address))
-            elif action == Action.FREE_COMPLETED:
+            if action == ALLOC:
+                self._alloc(event)
+            elif action == FREE_REQUESTED:
+                if self._prelude:
+                    self._flush()
+                following = event + 1
+                if (
+                    following < last
+                    and actions[following] == FREE_COMPLETED
+                    and addresses[following] == addresses[event]
+                ):
+                    self._event = event + 2
+                    self._free(event, waits=False)
+                else:
+                    self._free(event, waits=True)
+            elif action == FREE_COMPLETED:
                 self._complete(event)
-            elif Action.SEGMENT_ALLOC <= action <= Action.SEGMENT_UNMAP:
+            elif SEGMENT_ALLOC <= action <= SEGMENT_UNMAP:
                 self._prelude.append(event)
-            elif action == Action.SNAPSHOT:
+            elif action == OOM:
+                self._oom(event)
+            elif action == SNAPSHOT and self._prelude:
                 self._flush()
-        if until >= last:
+        if until >= last and self._prelude:
             self._flush()
 
     # ---- requests
 
-    def _request(self, event: int, out_of_memory: bool) -> None:
-        size, stream, recorded = self._sizes[event], self._streams[event], self._addresses[event]
+    def _alloc(self, event: int) -> None:
+        size, recorded = self._sizes[event], self._addresses[event]
+        pool_id = self._prepare(event, fails=False) if self._unusual or self._prelude else None
+        try:
+            address = self.allocator.malloc(size, self._streams[event], pool_id)
+        except OutOfMemory:
+            self._depart(event, f"the model finds no memory for {size} bytes that PyTorch allocated")
+            return
+        self.allocs += 1
+        self.block_bytes[event] = self._blocks[address].size
+        if address == recorded:
+            self.matched_addresses += 1
+        else:
+            self._depart(event, f"allocates {size} bytes at {address:#x}; PyTorch did at {recorded:#x}")
+        if address != recorded or self._moved:
+            self._moved[recorded] = address
+        if self.driver.upcoming:
+            self._missed()
+        allocated = self._statistics.allocated_bytes
+        if allocated > self.peak_allocated:
+            self.peak_allocated, self.peak_allocated_event = allocated, event
+
+    def _oom(self, event: int) -> None:
+        pool_id = self._prepare(event, fails=True)
+        size = self._sizes[event]
+        try:
+            address = self.allocator.malloc(size, self._streams[event], pool_id)
+        except OutOfMemory:
+            pass
+        else:
+            self._depart(event, f"the model serves {size} bytes for which PyTorch ran out of memory")
+            self.allocator.free(address)
+        if self.driver.upcoming:
+            self._missed()
+        self.driver.fails = False
+
+    def _prepare(self, event: int, fails: bool) -> PoolId | None:
+        """Set the driver up for the request of `event`; the private pool it belongs to, if any."""
+        size, stream, driver = self._sizes[event], self._streams[event], self.driver
         pool_id = None
         if self.start.event_pools is not None:
             pool_id = self.device.pools[max(self.start.event_pools[event], 0)]
-        self.driver.fails = out_of_memory
+        driver.fails = fails
         if self._prelude:
             self._expect(size, stream, pool_id)
-        if self.driver.maps:
-            self.driver.event = self.driver.upcoming[0][3] if self.driver.upcoming else event
-            self.driver.owner = (stream, self.allocator.config.round_size(size) > SMALL_SIZE)
-        try:
-            address = self.allocator.malloc(size, stream, pool_id)
-        except OutOfMemory:
-            if not out_of_memory:
-                self._depart(event, f"the model finds no memory for {size} bytes that PyTorch allocated")
-        else:
-            if out_of_memory:
-                self._depart(event, f"the model serves {size} bytes for which PyTorch ran out of memory")
-                self.allocator.free(address)
-            else:
-                self._allocated(event, size, address, recorded)
-        if self.driver.upcoming:
-            self._missed()
-
-    def _allocated(self, event: int, size: int, address: int, recorded: int) -> None:
-        self.allocs += 1
-        self.block_bytes[event] = self.allocator.block_size(address)
-        if address == recorded:
-            self.matched_addresses += 1
-            self._moved.pop(recorded, None)
-        else:
-            self._moved[recorded] = address
-            self._depart(event, f"allocates {size} bytes at {address:#x}; PyTorch did at {recorded:#x}")
-        if self.allocator.allocated_bytes > self.peak_allocated:
-            self.peak_allocated, self.peak_allocated_event = self.allocator.allocated_bytes, event
+        if driver.maps:
+            driver.event = driver.upcoming[0][3] if driver.upcoming else event
+            driver.owner = (stream, self.allocator.config.round_size(size) > SMALL_SIZE)
+        return pool_id
 
     def _expect(self, size: int, stream: int, pool_id: PoolId | None) -> None:
         """Say which recorded segment events the next request should cause."""
-        if self._actions[self._prelude[0]] in GIVES_BACK:
+        if self.collects_unseen:
+            self._collect_as_recorded()
+        if self._prelude and self._actions[self._prelude[0]] in GIVES_BACK:
             obtains = next((i for i, e in enumerate(self._prelude) if self._actions[e] not in GIVES_BACK), None)
             self.driver.owner = (stream, self.allocator.config.round_size(size) > SMALL_SIZE)
             mapped = None if obtains is None else self._addresses[self._prelude[obtains]]
@@ -301,6 +280,16 @@ class Replayer:
                 self._prelude = rest
         self.driver.upcoming.extend(self._row(event) for event in self._prelude)
         self._prelude = []
+
+    def _collect_as_recorded(self) -> None:
+        """Garbage collection without the memory fraction it depends on: give back what the recording shows."""
+        while self._prelude and self._actions[self._prelude[0]] == Action.SEGMENT_FREE:
+            event = self._prelude[0]
+            self.driver.upcoming.append(self._row(event))
+            if not self.allocator.release_segment(self._addresses[event]):
+                self.driver.upcoming.clear()
+                return
+            del self._prelude[0]
 
     def _was_emptied(self, size: int, stream: int, pool_id: PoolId | None, obtained: int | None) -> bool:
         """Whether the program emptied the cache before this request, rather than the request's own retry.
@@ -339,8 +328,11 @@ class Replayer:
         self._depart(event, f"PyTorch's {name} of {size} bytes at {address:#x} does not happen in the model")
         self.driver.upcoming.clear()
 
-    def _free(self, event: int, recorded: int, waits: bool) -> None:
-        address = self._moved.get(recorded, recorded)
+    def _free(self, event: int, waits: bool) -> None:
+        recorded = self._addresses[event]
+        address = (
+            self._moved.pop(recorded, recorded) if self._moved and not waits else self._moved.get(recorded, recorded)
+        )
         try:
             if waits:
                 self.allocator.record_stream(address, OTHER_STREAM)
@@ -349,21 +341,18 @@ class Replayer:
             self._depart(event, f"frees {recorded:#x}, which is not allocated in the model")
 
     def _complete(self, event: int) -> None:
-        """The end of a free: right after its request, or later when another stream used the block."""
+        """The end of a free that another stream held up, or whose request was not recorded (skip_actions)."""
         recorded = self._addresses[event]
-        if event and self._actions[event - 1] == Action.FREE_REQUESTED and self._addresses[event - 1] == recorded:
-            return
         address = self._moved.get(recorded, recorded)
-        try:
+        if self.allocator.is_pending(address):
+            self._moved.pop(recorded, None)
             self.allocator.complete(address)
-        except ValueError:
-            self._free(event, recorded, waits=False)  # free_requested was not recorded (skip_actions)
+        else:
+            self._free(event, waits=False)
 
     # ---- comparing
 
     def _compare(self, action: Action, address: int, size: int, stream: int) -> None:
-        if action < Action.SEGMENT_ALLOC or action > Action.SEGMENT_UNMAP:
-            return
         upcoming = self.driver.upcoming
         if upcoming and upcoming[0][:3] == (action, address, size):
             event = upcoming.popleft()[3]

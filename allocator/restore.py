@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 
 from ..snapshots.model import BlockState
 from . import expandable
-from .blocks import Block, ExpandableSegment, Pool
+from .blocks import ALLOCATED, FREE, PENDING, UNMAPPED, Block, ExpandableSegment, Pool
 from .heap import Heap, SegmentView
+from .statistics import GIVEN_BACK, HANDED_OUT, SPLIT
 
 Owner = tuple[tuple[int, int], bool, int]  # pool id, large, stream
 
@@ -26,9 +27,7 @@ def restore(heap: Heap, views: Iterable[SegmentView], ranges: Mapping[Owner, Ite
             expandable_views.append(view)
             continue
         pool = heap.pool_pair(view.pool_id)[view.large]
-        head = Block(view.address, view.total_bytes, view.stream, pool)
-        heap.blocks[view.address] = heap.heads[view.address] = head
-        heap.count_segment(pool, view.total_bytes)
+        head = heap.add_segment(pool, view.address, view.total_bytes, view.stream)
         _fill(heap, head, view, waiting)
     for owner, owned in ranges.items():
         for address, size in owned:
@@ -52,13 +51,12 @@ def _restore_range(
             before, block = block, heap.cut(block, view.address - block.address)
             pool.add_unmapped(before)
         rest = heap.cut(block, view.total_bytes) if block.size > view.total_bytes else None
-        block.mapped = True
-        for counters in (heap.statistics.all, pool.counters):
-            counters.reserved_bytes.increase(view.total_bytes)
+        block.state = FREE
+        heap.statistics.memory_obtained(pool.large, view.total_bytes)
         _fill(heap, block, view, waiting)
         if rest is None:
             return
-        rest.mapped = False
+        rest.state = UNMAPPED
         pool.add_unmapped(rest)
         block = rest
 
@@ -76,16 +74,25 @@ def _fill(heap: Heap, block: Block, view: SegmentView, waiting: list[Block]) -> 
 
 
 def _set_state(heap: Heap, pool: Pool, block: Block, state: BlockState, requested: int, is_split: bool) -> None:
-    if state is BlockState.INACTIVE:
+    notes = heap.statistics.notes
+    block.state = _STATES[state]
+    if block.state == FREE:
         pool.add(block)
         if is_split and block.expandable is None:
-            heap.count_split(pool, 1, block.size)
+            notes += (SPLIT << 1 | pool.large, block.size, 1)
         return
     block.requested = requested
-    block.allocated = state is BlockState.ACTIVE_ALLOCATED
-    for counters in (heap.statistics.all, pool.counters):
-        counters.block_handed_out(block.size, requested)
-        if not block.allocated:
-            counters.block_given_back(block.size)
-    if block.allocated and block.size >= heap.max_split:
+    notes += (HANDED_OUT << 1 | pool.large, block.size, requested)
+    if block.state == PENDING:
+        notes += (GIVEN_BACK << 1 | pool.large, block.size, 0)
+        return
+    heap.statistics.allocated_bytes += block.size
+    if block.size >= heap.max_split:
         heap.statistics.oversize_allocations.increase(1)
+
+
+_STATES = {
+    BlockState.INACTIVE: FREE,
+    BlockState.ACTIVE_ALLOCATED: ALLOCATED,
+    BlockState.ACTIVE_PENDING_FREE: PENDING,
+}

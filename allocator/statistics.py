@@ -1,6 +1,14 @@
-"""The counters behind torch.cuda.memory_stats(), with PyTorch's key names."""
+"""The counters behind torch.cuda.memory_stats(), with PyTorch's key names.
+
+Handing out and taking back blocks is the allocator's inner loop, so those steps are only noted, four numbers each; the
+notes are folded into the counters, whole columns at a time, when somebody asks or when there are many.
+"""
+
+import numpy as np
 
 POOL_KINDS = ("all", "small_pool", "large_pool")
+HANDED_OUT, GIVEN_BACK, INACTIVE, SPLIT = range(4)  # kinds of notes
+FOLD_AT = 1 << 18  # numbers noted before they are folded
 
 
 class Stat:
@@ -13,27 +21,19 @@ class Stat:
         self.reset_allocated = self.reset_freed = 0
 
     def increase(self, amount: int) -> None:
-        current = self.current + amount
-        self.current = current
-        if current > self.peak:
-            self.peak = current
+        self.current += amount
+        self.peak = max(self.peak, self.current)
 
     def decrease(self, amount: int) -> None:
         self.current -= amount
         self.freed += amount
 
-    def change(self, amount: int) -> None:
-        """`increase` or `decrease`, by the sign."""
-        if amount > 0:
-            self.increase(amount)
-        elif amount < 0:
-            self.decrease(-amount)
-
-    def start_at(self, amount: int) -> None:
-        """Take `amount` as the value from which counting starts."""
-        self.current = self.peak = amount
-        self.freed = self.reset_freed = 0
-        self.reset_allocated = amount
+    def change_all(self, amounts: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> None:
+        """Increases (positive) and decreases (negative), in this order."""
+        running = amounts.cumsum()
+        self.peak = max(self.peak, self.current + int(running.max()))
+        self.current += int(running[-1])
+        self.freed -= int(amounts[amounts < 0].sum())
 
     def values(self) -> dict[str, int]:
         """The four values that PyTorch reports; allocated - freed is the change since the last accumulated reset."""
@@ -53,7 +53,7 @@ class Stat:
 
 
 class Counters:
-    """The statistics of one pool kind. One update method per allocator step keeps the inner loop short."""
+    """The statistics of one pool kind."""
 
     __slots__ = (
         "active",
@@ -72,38 +72,18 @@ class Counters:
         self.allocated_bytes, self.reserved_bytes, self.active_bytes = Stat(), Stat(), Stat()
         self.inactive_split_bytes, self.requested_bytes = Stat(), Stat()
 
-    def block_handed_out(self, size: int, requested: int) -> None:
-        self.allocation.increase(1)
-        self.allocated_bytes.increase(size)
-        self.active.increase(1)
-        self.active_bytes.increase(size)
-        self.requested_bytes.increase(requested)
-
-    def block_given_back(self, size: int) -> None:
-        """The program freed it; another stream may still use it."""
-        self.allocation.decrease(1)
-        self.allocated_bytes.decrease(size)
-
-    def block_inactive(self, size: int, requested: int) -> None:
-        """No stream uses it any more: it is in the pool again."""
-        self.active.decrease(1)
-        self.active_bytes.decrease(size)
-        self.requested_bytes.decrease(requested)
-
-    def split_changed(self, blocks: int, size: int) -> None:
-        self.inactive_split.change(blocks)
-        self.inactive_split_bytes.change(size)
-
     def items(self) -> list[tuple[str, Stat]]:
         return [(name, getattr(self, name)) for name in self.__slots__]
 
 
 class Statistics:
-    """All statistics of one device."""
+    """All statistics of one device. `allocated_bytes` and `reserved_bytes` are always up to date."""
 
     __slots__ = (
         "all",
+        "allocated_bytes",
         "large_pool",
+        "notes",
         "num_alloc_retries",
         "num_device_alloc",
         "num_device_free",
@@ -111,6 +91,7 @@ class Statistics:
         "num_sync_all_streams",
         "oversize_allocations",
         "oversize_segments",
+        "reserved_bytes",
         "small_pool",
     )
 
@@ -119,8 +100,50 @@ class Statistics:
         self.oversize_allocations, self.oversize_segments = Stat(), Stat()
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.num_device_alloc = self.num_device_free = 0
+        self.allocated_bytes = self.reserved_bytes = 0
+        self.notes: list[int] = []  # kind and pool, bytes of the block, bytes requested or count of split blocks
+
+    # ---- steps; the frequent ones are written out where they happen, as `notes += (...)`
+
+    def segment_obtained(self, large: bool, size: int) -> None:
+        for counters in (self.all, self.large_pool if large else self.small_pool):
+            counters.segment.increase(1)
+        self.memory_obtained(large, size)
+
+    def segment_released(self, large: bool, size: int) -> None:
+        for counters in (self.all, self.large_pool if large else self.small_pool):
+            counters.segment.decrease(1)
+        self.memory_released(large, size)
+
+    def memory_obtained(self, large: bool, size: int) -> None:
+        self.reserved_bytes += size
+        for counters in (self.all, self.large_pool if large else self.small_pool):
+            counters.reserved_bytes.increase(size)
+
+    def memory_released(self, large: bool, size: int) -> None:
+        self.reserved_bytes -= size
+        for counters in (self.all, self.large_pool if large else self.small_pool):
+            counters.reserved_bytes.decrease(size)
+
+    # ---- folding
+
+    def fold(self) -> None:
+        """Bring the counters up to date with the notes."""
+        if not self.notes:
+            return
+        rows = np.array(self.notes, dtype=np.int64).reshape(-1, 3)
+        self.notes = []
+        large = (rows[:, 0] & 1).astype(np.bool_)
+        for counters, rows_of_kind in (
+            (self.all, rows),
+            (self.large_pool, rows[large]),
+            (self.small_pool, rows[~large]),
+        ):
+            if len(rows_of_kind):
+                _fold(counters, rows_of_kind)
 
     def _stats(self) -> list[tuple[str, Stat]]:
+        self.fold()
         named = [(f"{name}.{kind}", stat) for kind in POOL_KINDS for name, stat in getattr(self, kind).items()]
         return [
             *named,
@@ -144,3 +167,16 @@ class Statistics:
         for name in ("num_alloc_retries", "num_device_alloc", "num_device_free", "num_ooms", "num_sync_all_streams"):
             flat[name] = getattr(self, name)
         return dict(sorted(flat.items()))
+
+
+def _fold(counters: Counters, rows: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> None:
+    kind, size, third = rows[:, 0] >> 1, rows[:, 1], rows[:, 2]
+    out, back = (kind == HANDED_OUT).astype(np.int64), (kind == GIVEN_BACK).astype(np.int64)
+    inactive, split = (kind == INACTIVE).astype(np.int64), (kind == SPLIT).astype(np.int64)
+    counters.allocation.change_all(out - back)
+    counters.allocated_bytes.change_all((out - back) * size)
+    counters.active.change_all(out - inactive)
+    counters.active_bytes.change_all((out - inactive) * size)
+    counters.requested_bytes.change_all((out - inactive) * third)
+    counters.inactive_split_bytes.change_all(split * size)
+    counters.inactive_split.change_all(split * third)

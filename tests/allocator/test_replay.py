@@ -30,7 +30,7 @@ def test_the_allocators_own_recording_replays_exactly(text, program):
     """Complete from the start, every setting: each address, each segment event, the layout, the peaks."""
     config = parse(text)
     recorder = Recorder(config, 192 * MIB, total_bytes=192 * MIB).run(program)
-    result = replay(recorder.snapshot(), config)
+    result = replay(recorder.snapshot(), config, total_bytes=192 * MIB)
     assert result.departure is None
     assert result.exact
     stats = recorder.allocator.memory_stats()
@@ -148,6 +148,19 @@ def test_a_recording_under_other_settings_departs_where_they_first_matter():
     assert result.departure is not None
     assert result.departure.event == 2
     assert result.matched_segments == 1
+
+
+def test_garbage_collection_is_followed_where_the_memory_fraction_is_not_known():
+    """A snapshot shows the threshold, but neither the fraction nor the device's memory."""
+    config = parse("garbage_collection_threshold:0.5,per_process_memory_fraction:0.9")
+    recorder = Recorder(config, 1000 * MIB)
+    allocator = recorder.allocator
+    for size in (300, 400, 410):
+        allocator.free(allocator.malloc(size * MIB))
+    device = recorder.snapshot()
+    assert Action.SEGMENT_FREE in device.trace.action
+    assert replay(device, {"garbage_collection_threshold": 0.5}).exact
+    assert replay(device, config, total_bytes=1000 * MIB).exact
 
 
 def test_private_pools_are_replayed_from_the_pool_of_their_segment():
