@@ -168,6 +168,22 @@ def nonzero(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> 
     )
 
 
+def unique(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
+    """A sorted copy and its order (ATen/native/cuda/Unique.cu, UniqueCub.cu); cub's own buffers count as one more."""
+    x = args[0]
+    source = "sort inside unique (ATen/native/cuda/Unique.cu)"
+    sizes = (x.numel() * x.element_size(), x.numel() * 8, x.numel() * 8)
+    return [Scratch(bytes=nbytes, source=source, estimated=True) for nbytes in sizes if nbytes]
+
+
+def equal(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
+    """`(a == b).all().item()`: a boolean per element, and one (ATen/native/cuda/Equal.cpp; measured)."""
+    if not args[0].numel() or args[0].shape != args[1].shape:
+        return ()
+    source = "cuda_equal (ATen/native/cuda/Equal.cpp; measured in recordings)"
+    return [Scratch(bytes=args[0].numel(), source=source), Scratch(bytes=1, source=source)]
+
+
 ESTIMATORS = {
     _aten.index_put.default: index_put,
     _aten.index_put_.default: index_put,
@@ -179,4 +195,9 @@ ESTIMATORS = {
     _aten.cumsum.default: scan,
     _aten.cumprod.default: scan,
     _aten.topk.default: topk,
+    _aten.nonzero.default: nonzero,
+    _aten._unique2.default: unique,
+    _aten.unique_dim.default: unique,
+    _aten.unique_consecutive.default: unique,
+    _aten.equal.default: equal,
 }

@@ -20,9 +20,11 @@ from . import (
     autocast,
     composites,
     copies,
+    datadependent,
     private,
     recording,
     storages,
+    values,
     workspaces,
 )
 from .device import GpuTarget, VirtualDevice
@@ -138,6 +140,8 @@ INSTALLERS: tuple[Installer, ...] = (
     _fast_meta,
     _engine,
     copies.install,
+    values.install,
+    datadependent.install,
     workspaces.install,
     autocast.install,
     composites.install,

@@ -31,7 +31,7 @@ class StorageRecord(weakref.ref[torch.UntypedStorage]):
     frees tensors in cycles.
     """
 
-    __slots__ = ("address", "born", "event", "index", "key", "kind", "nbytes")
+    __slots__ = ("address", "assumed", "born", "event", "index", "key", "kind", "nbytes", "values")
     kind: Kind
     index: int  # of the device, for Kind.CUDA
     key: int  # StorageImpl address
@@ -39,6 +39,8 @@ class StorageRecord(weakref.ref[torch.UntypedStorage]):
     address: int  # 0 = the allocator holds nothing for it
     event: int  # index of its alloc event in the device's log, -1 = none
     born: int  # how many storages had been allocated when it was
+    values: torch.UntypedStorage | None  # what it holds, where that is known (values.py)
+    assumed: bool  # ... by policy rather than truth
 
 
 class Inside(threading.local):
@@ -111,6 +113,8 @@ def tag_storage(storage: torch.UntypedStorage, kind: Kind, index: int = 0) -> St
     record.address = 0
     record.event = -1
     record.born = 0
+    record.values = None
+    record.assumed = False
     RECORDS[key] = record
     if kind is not Kind.CUDA:
         state.exotic += 1

@@ -1,0 +1,125 @@
+"""Values that the host reads: true where they came from the host, a counted policy elsewhere."""
+
+import pytest
+import torch
+from oomdoc.recorders.virtual.session import Session
+
+
+def policy_reads(session: Session) -> int:
+    return sum(count for note, count in session.notes.items() if "value was read from the GPU" in note)
+
+
+def test_small_host_tensors_keep_their_values(gpu: Session) -> None:
+    lengths = torch.tensor([3, 1, 2]).cuda()
+    assert lengths.tolist() == [3, 1, 2]
+    assert (lengths + 1).sum().item() == 9
+    assert lengths.max().item() == 3
+    assert lengths[1:].tolist() == [1, 2]
+    assert (lengths > 1).tolist() == [True, False, True]
+    assert policy_reads(gpu) == 0
+
+
+def test_factories_are_known(gpu: Session) -> None:
+    assert torch.arange(4, device="cuda").tolist() == [0, 1, 2, 3]
+    assert torch.full((2,), 7.5, device="cuda").tolist() == [7.5, 7.5]
+    big = torch.rand(1000, 1000, device="cuda")
+    assert torch.zeros_like(big[0, :3]).tolist() == [0, 0, 0]
+    assert policy_reads(gpu) == 0
+
+
+def test_in_place_operations_change_the_value(gpu: Session) -> None:
+    counter = torch.zeros((), device="cuda", dtype=torch.int64)
+    view = counter.view(1)
+    for _ in range(3):
+        counter += 1
+    assert counter.item() == 3
+    assert view.tolist() == [3]
+    counter.copy_(torch.tensor(9))
+    assert int(counter) == 9
+
+
+def test_what_is_not_known_is_not_kept(gpu: Session) -> None:
+    """A known tensor that an unknown one is added to is unknown; the other operand stays known."""
+    total = torch.zeros(4, device="cuda")
+    step = torch.ones(4, device="cuda")
+    total += torch.rand(4, device="cuda") * step
+    assert step.tolist() == [1.0] * 4
+    before = policy_reads(gpu)
+    assert total.tolist() == [1.0] * 4
+    assert policy_reads(gpu) == before + 1
+
+
+def test_random_and_uninitialised_memory_is_unknown(gpu: Session) -> None:
+    for tensor in (
+        torch.rand(2, device="cuda"),
+        torch.empty(2, device="cuda"),
+        torch.zeros(2, device="cuda").normal_(),
+    ):
+        before = policy_reads(gpu)
+        tensor.tolist()
+        assert policy_reads(gpu) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "answer"),
+    [
+        ("x.sum().item()", 1.0),
+        ("bool(torch.isnan(x).any())", False),
+        ("bool(torch.isfinite(x).all())", True),
+        ("(x > 0).all().item()", True),
+        ("x.argmax().item()", 1),
+        ("torch.equal(x, x + 0)", True),
+        ("torch.allclose(x, x)", True),
+        ("float(x.max())", 1.0),
+        ("int((x > 0).sum())", 1),
+    ],
+)
+def test_policy(gpu: Session, expression: str, answer: object) -> None:
+    x = torch.rand(100, 100, device="cuda")
+    assert eval(expression, {"x": x, "torch": torch}) == answer
+
+
+def test_policy_reads_name_the_line(gpu: Session) -> None:
+    torch.rand(10, device="cuda").sum().item()
+    [note] = [note for note in gpu.notes if "value was read" in note]
+    assert "test_virtual_values.py:" in note
+    assert "answered 1.0" in note
+
+
+def test_equal_of_known_values_is_the_truth(gpu: Session) -> None:
+    a = torch.tensor([1, 2]).cuda()
+    assert torch.equal(a, a.clone())
+    assert not torch.equal(a, a + 1)
+
+
+def test_grad_scaler_steps_and_grows(gpu: Session) -> None:
+    """No infinity is found: every step is taken (the optimizer has its state), and the scale doubles when due."""
+    model = torch.nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler("cuda", init_scale=1024.0, growth_interval=2)
+    for _ in range(2):
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(torch.ones(4, 64, device="cuda")).float().pow(2).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == 2048.0
+    assert len(optimizer.state) == 2
+
+
+def test_values_do_not_outlive_a_resize(gpu: Session) -> None:
+    x = torch.arange(4, device="cuda")
+    x.resize_(8)
+    before = policy_reads(gpu)
+    x.tolist()
+    assert policy_reads(gpu) == before + 1
+
+
+def test_steps_of_a_fused_optimizer(gpu: Session) -> None:
+    model = torch.nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    model(torch.ones(2, 8, device="cuda")).sum().backward()
+    optimizer.step()
+    assert all(len(state) == 3 for state in optimizer.state.values())
