@@ -1,7 +1,7 @@
 """Operations whose result's size depends on values: exact where these are known, else the largest size, and said so.
 
 `nonzero`, boolean indexing, `masked_select`, `unique`, `bincount`, `repeat_interleave`: on CUDA each counts on the
-device, waits, and allocates what it found. Here a known mask (see `values`) is counted; an unknown one is taken as full,
+device, waits, and allocates what it found. Here a known mask (see `values`) is counted; an unknown one counts as full,
 so that the simulated peak is not below the real one. The allocation is marked as an estimate.
 """
 
@@ -94,7 +94,7 @@ class Sizes:
         if not is_virtual(x):
             return NotImplemented
         known = shadow(x)
-        count = x.numel() if known is None else int(torch.unique(known).numel())  # type: ignore[no-untyped-call]
+        count = x.numel() if known is None else int(torch.unique(known).numel())
         return self._found(tracker, func, args, kwargs, known is not None, (count,), x.shape)
 
     def unique_consecutive(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
