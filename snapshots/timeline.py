@@ -112,8 +112,20 @@ def live_at(lifetimes: Lifetimes, event: int) -> NDArray[np.intp]:
     return np.flatnonzero((lifetimes.birth <= event) & (lifetimes.death > event))
 
 
+_latest: list[tuple[DeviceSnapshot, Lifetimes]] = []
+
+
 def lifetimes(device: DeviceSnapshot) -> Lifetimes:
-    """Match each allocation with its two free events and with its block at the dump, by address."""
+    """Match each allocation with its two free events and with its block at the dump, by address.
+
+    The lifetimes of the device asked for last are kept: each cause of a diagnosis asks for the same ones.
+    """
+    if not (_latest and _latest[0][0] is device):
+        _latest[:] = [(device, _lifetimes(device))]
+    return _latest[0][1]
+
+
+def _lifetimes(device: DeviceSnapshot) -> Lifetimes:
     trace, blocks = device.trace, device.blocks
     never = len(trace)
     moves = np.flatnonzero(trace.action <= Action.FREE_COMPLETED)

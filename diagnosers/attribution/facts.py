@@ -80,8 +80,17 @@ class Facts:
         )
 
 
+_latest: list[tuple[Snapshot, DeviceSnapshot, Facts]] = []
+
+
 def gather(snapshot: Snapshot, device: DeviceSnapshot) -> Facts:
-    """The facts of every allocation of one device."""
+    """The facts of every allocation of one device; those of the device asked for last are kept for the causes."""
+    if not (_latest and _latest[0][0] is snapshot and _latest[0][1] is device):
+        _latest[:] = [(snapshot, device, _gather(snapshot, device))]
+    return _latest[0][2]
+
+
+def _gather(snapshot: Snapshot, device: DeviceSnapshot) -> Facts:
     trace = device.trace
     signs = read_stacks(snapshot.stacks)
     steps = windows(snapshot.annotations, trace.time_us, device.device, STEP_ANNOTATION)

@@ -1,7 +1,5 @@
 """Hand-written optimizers replace a parameter's memory in step: `p.data = p.data - lr * update`."""
 
-from bisect import bisect_right
-
 import numpy as np
 
 from .facts import Facts
@@ -16,21 +14,24 @@ def replaced_parameters(facts: Facts, known: set[int]) -> set[int]:
     newborn = np.flatnonzero((facts.birth_phase == OPTIMIZER) & ~facts.older)
     if not known or not len(newborn):
         return set()
-    sizes = {int(facts.requested[row]) for row in known}
     lives = facts.lives
-    freed: dict[int, list[tuple[int, int]]] = {}
-    for row in np.argsort(lives.free_requested, kind="stable").tolist():
-        size = int(facts.requested[row])
-        if size in sizes and lives.free_requested[row] < facts.events:
-            freed.setdefault(size, []).append((int(lives.free_requested[row]), row))
+    sizes, size_of = np.unique(facts.requested, return_inverse=True)
+    of_a_parameter = np.isin(np.arange(len(sizes)), size_of[list(known)])[size_of]
+    freed = np.flatnonzero(of_a_parameter & (lives.free_requested < facts.events))
+    newborn = newborn[of_a_parameter[newborn]]
+    newborn = newborn[np.argsort(lives.birth[newborn])]
+    # one number for (size, event), so that the frees that follow a birth lie together
+    width = facts.events + WITHIN_EVENTS + 1
+    when = size_of[freed] * width + lives.free_requested[freed]
+    order = np.argsort(when, kind="stable")
+    freed, when = freed[order], when[order]
+    birth = size_of[newborn] * width + lives.birth[newborn]
+    first = np.searchsorted(when, birth, side="right")
+    last = np.searchsorted(when, birth + WITHIN_EVENTS, side="right")
     found: set[int] = set()
-    for row in newborn[np.argsort(lives.birth[newborn])].tolist():
-        candidates = freed.get(int(facts.requested[row]), [])
-        birth = int(lives.birth[row])
-        start = bisect_right(candidates, (birth, 1 << 62))
-        for free_event, old in candidates[start:]:
-            if free_event > birth + WITHIN_EVENTS:
-                break
+    for i in np.flatnonzero(last > first).tolist():
+        row = int(newborn[i])
+        for old in freed[first[i] : last[i]].tolist():
             if (old in known or old in found) and old != row and _same_line(facts, row, old):
                 found.add(row)
                 break
