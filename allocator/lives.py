@@ -48,10 +48,11 @@ def lives(device: DeviceSnapshot) -> Lives:
     asked = np.flatnonzero(trace.action == Action.FREE_REQUESTED)
     asked_address, where = np.unique(trace.address[asked], return_index=True)
     asked_first = dict(zip(asked_address.tolist(), asked[where].tolist(), strict=True))
+    skipped = not len(asked) and bool(np.any(~first & ~is_alloc))  # torch 2.13's skip_actions left requests out
     older: dict[int, OldBlock] = {}
     rows = np.flatnonzero(first & ~is_alloc)
     for each, requested, death in zip(address[rows].tolist(), size[rows].tolist(), event[rows].tolist(), strict=True):
-        pending = len(asked) > 0 and asked_first.get(each, len(trace)) > death
+        pending = not skipped and asked_first.get(each, len(trace)) > death
         older[each] = OldBlock(requested, None, pending, death)
     untouched = held[~np.isin(device.blocks.address[held], address)]
     blocks = device.blocks

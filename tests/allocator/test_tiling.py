@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from allocator_recordings import Recorder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oomdoc.allocator.config import MIB, from_snapshot_settings, parse
@@ -13,7 +14,6 @@ from oomdoc.allocator.tiling import block_bytes
 from oomdoc.snapshots import reader
 from oomdoc.snapshots.model import Action
 from oomdoc.snapshots.timeline import extent, lifetimes
-from recordings import Recorder
 
 CONFIGS = [
     "",
