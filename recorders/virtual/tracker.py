@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...diagnosers.interface import CATEGORIES, Category
 from .device import GpuTarget, VirtualDevice
 from .engine import TRANSFERS, Engine, transfer
 from .fastmeta import Memo
+from .higher_order import run_eagerly
 from .host import Forks, as_meta, made_real, wants_virtual
 from .kernel_call import KernelCall
 from .operands import Operands, look, mixed_devices, placement
@@ -33,6 +35,8 @@ ScratchFor = Callable[[Any, tuple[Any, ...], dict[str, Any], Any, GpuTarget], Se
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no annotations
     """Install with `with tracker:` once per thread (`session.virtual_session` does)."""
+
+    supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -64,6 +68,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
                 return _propagate(func, args, kwargs or {})
         if get_dispatch_mode(FAKE_MODE_KEY) is not None:
             return _propagate(func, args, kwargs or {})
+        if isinstance(func, HigherOrderOperator):
+            with self:
+                return run_eagerly(func, args, kwargs or {})
         inside.depth += 1
         try:
             return self._run(func, args, kwargs or {})

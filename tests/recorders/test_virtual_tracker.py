@@ -142,3 +142,13 @@ def test_leaving_the_session_leaves_plain_torch() -> None:
 )
 def test_sizes_are_printed_as_c10_does(nbytes: int, text: str) -> None:
     assert format_size(nbytes) == text
+
+
+def test_operators_that_take_functions_run_eagerly_and_are_seen(gpu: Session) -> None:
+    from torch._prims.rng_prims import run_dtensor_rng_op
+
+    x = torch.empty(1000, device="cuda")
+    run_dtensor_rng_op(0, 4, torch.ops.aten.normal_.default, x, 0.0, 1.0)
+    out = run_dtensor_rng_op(0, 4, torch.ops.aten.rand_like.default, x)
+    assert storages.is_virtual(out)
+    assert allocated(gpu) == 2 * 4096
