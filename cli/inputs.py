@@ -79,13 +79,19 @@ def _of_directory(directory: Path) -> list[Path]:
 
 def load(files: Sequence[Path]) -> "list[Snapshot]":
     """Raises UnreadableInputError for a file of which nothing could be read."""
-    from ..snapshots.reader import load as read
+    from ..snapshots.reader import load_all
 
-    snapshots = [read(path) for path in files]
+    snapshots = load_all(files, meanwhile=_import_the_analysis)
     for path, snapshot in zip(files, snapshots, strict=True):
         if snapshot.problems and not any(len(each.trace) or len(each.segments) for each in snapshot.devices):
             raise UnreadableInputError(f"{path} holds nothing that can be read: {snapshot.problems[0]}")
     return snapshots
+
+
+def _import_the_analysis() -> None:
+    """What every caller needs next takes as long to import as a large file takes to be read a good part."""
+    from ..diagnosers import diagnose, profile  # noqa: F401
+    from ..reports import build  # noqa: F401
 
 
 def write_command(run_dir: Path, command: Command) -> None:

@@ -6,7 +6,9 @@ ignored. What a file contradicts is left out and named in `Snapshot.problems`.
 """
 
 import os
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,32 +29,93 @@ FENCE_BYTES = 256 << 10  # above it a child process costs less than walking the 
 GZIP_FACTOR = 20  # how much a gzip is taken to expand when memory and time are bounded
 MAX_SUM = float(1 << 62)  # sums of bytes stay exact in 64 bits
 KEEP_BYTES = 32 << 20  # reading takes longer than a person notices
+MAX_SIDE_BY_SIDE = 4  # each child needs several times the size of its file
 
 
-def load(path: str | Path) -> Snapshot:
+def load(path: str | Path, on_progress: Callable[[float], None] | None = None) -> Snapshot:
     """Raises UnreadableInputError, with one line that says why, for anything that is not a snapshot.
 
     On Linux a large file is read in a child process of bounded memory and time, and its columns are kept beside it
-    (`.<name>.columns`) for the next command.
+    (`.<name>.columns`) for the next command. Meanwhile `on_progress` is told, some times a second, the share of the
+    file that has been read (0 to 1).
     """
-    path = Path(path)
+    return _Loading(Path(path)).result(on_progress)
+
+
+def load_all(paths: Sequence[str | Path], meanwhile: Callable[[], None] | None = None) -> list[Snapshot]:
+    """The snapshots of `paths`, in their order; large files are read side by side, and `meanwhile` is called once."""
+    room = max(1, min(MAX_SIDE_BY_SIDE, os.cpu_count() or 1))
+    waiting = list(map(Path, paths))
+    under_way: deque[_Loading] = deque()
+    out = []
     try:
-        with path.open("rb") as file:
-            state = os.fstat(file.fileno())
-            packed = file.read(2) == GZIP_MAGIC
-            file.seek(0)
-            if not sandbox.available() or (state.st_size <= FENCE_BYTES and not packed):
-                return _read(file, fenced=False)
-            payload = state.st_size * (GZIP_FACTOR if packed else 1)
-            source = {"size": state.st_size, "changed_ns": state.st_mtime_ns}
-            if state.st_size >= KEEP_BYTES and (snapshot := store.kept(path, source)):
-                return snapshot
-            snapshot = sandbox.run(lambda: _read(file, fenced=True), payload)
-            return store.keep(snapshot, path, source) if state.st_size >= KEEP_BYTES else snapshot
-    except UnreadableInputError as error:
-        raise UnreadableInputError(f"{path} is not a snapshot: {error}") from None
-    except OSError as error:
-        raise UnreadableInputError(f"cannot read {path}: {error.strerror or error}") from None
+        while waiting or under_way:
+            while waiting and len(under_way) < room:
+                under_way.append(_Loading(waiting.pop(0)))
+            if meanwhile is not None:
+                meanwhile()
+                meanwhile = None
+            out.append(under_way.popleft().result())
+    finally:
+        for each in under_way:
+            each.stop()
+    return out
+
+
+class _Loading:
+    """One file: read at once when it is small, or under way in a child process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._done: Snapshot | None = None
+        self._child: sandbox.Reading | None = None
+        with self._errors():
+            self._file = path.open("rb")
+            try:
+                self._begin()
+            except BaseException:
+                self._file.close()
+                raise
+
+    def _begin(self) -> None:
+        file, state = self._file, os.fstat(self._file.fileno())
+        packed = file.read(2) == GZIP_MAGIC
+        file.seek(0)
+        self._size = state.st_size
+        self._source = {"size": state.st_size, "changed_ns": state.st_mtime_ns}
+        if not sandbox.available() or (self._size <= FENCE_BYTES and not packed):
+            self._done = _read(file, fenced=False)
+        elif self._size < KEEP_BYTES or not (kept := store.kept(self._path, self._source)):
+            payload = self._size * (GZIP_FACTOR if packed else 1)
+            self._child = sandbox.Reading(lambda: _read(file, fenced=True), payload)
+        else:
+            self._done = kept
+
+    def result(self, on_progress: Callable[[float], None] | None = None) -> Snapshot:
+        with self._errors(), self._file:
+            if self._child is None:
+                assert self._done is not None
+                return self._done
+            snapshot = self._child.result(None if on_progress is None else lambda: on_progress(self._share_read()))
+            return store.keep(snapshot, self._path, self._source) if self._size >= KEEP_BYTES else snapshot
+
+    def stop(self) -> None:
+        self._file.close()
+        if self._child is not None:
+            self._child.stop()
+
+    def _share_read(self) -> float:
+        # parent and child share one file position
+        return os.lseek(self._file.fileno(), 0, os.SEEK_CUR) / max(self._size, 1)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except UnreadableInputError as error:
+            raise UnreadableInputError(f"{self._path} is not a snapshot: {error}") from None
+        except OSError as error:
+            raise UnreadableInputError(f"cannot read {self._path}: {error.strerror or error}") from None
 
 
 def _read(file: IO[bytes], *, fenced: bool) -> Snapshot:

@@ -5,10 +5,12 @@ Small files are walked beforehand (`scanning`); for large ones that walk would c
 loading is fenced in instead: whatever happens to the child, the caller gets one clear error.
 """
 
+import faulthandler
 import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -18,11 +20,15 @@ from ..errors import UnreadableInputError
 from . import store
 from .model import Snapshot
 
+if sys.platform != "win32":
+    import resource
+
 # Loading needs 4 to 10 bytes per byte of file, 11 ns each.
 MEMORY_PER_BYTE = 32
 MEMORY_FREE_BYTES = 1 << 30
 SECONDS_PER_BYTE = 2e-7
 SECONDS_FREE = 10
+POLL_SECONDS = 0.02
 _DONE, _UNREADABLE, _FAULT = 0, 3, 4
 
 
@@ -31,29 +37,56 @@ def available() -> bool:
     return sys.platform == "linux"
 
 
-def run(read: Callable[[], Snapshot], payload_bytes: int) -> Snapshot:
-    """`read()` in a child; its UnreadableInputError is raised here."""
-    with tempfile.TemporaryFile() as result:
+class Reading:
+    """`read()` under way in a child process. Call `result` exactly once, or `stop`."""
+
+    def __init__(self, read: Callable[[], Snapshot], payload_bytes: int) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # shared with the child, closed by `result` or `stop`
         with warnings.catch_warnings():
             # numpy's idle threads make Python 3.12+ warn; the child calls nothing that needs them
             warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child == 0:
-            _child(read, payload_bytes, result)
-        status = _wait(child)
-        result.seek(0)
-        if status == _DONE:
-            snapshot, _ = store.read(result.read())
-            return snapshot
-        message = result.read().decode("utf-8", "replace")
+            self._pid = os.fork()
+        if self._pid == 0:
+            _child(read, payload_bytes, self._file)
+
+    def result(self, while_waiting: Callable[[], None] | None = None) -> Snapshot:
+        """Wait for it; its UnreadableInputError is raised here. `while_waiting` is called some times a second."""
+        try:
+            status = self._wait(while_waiting)
+        except BaseException:
+            self.stop()
+            raise
+        with self._file as file:
+            file.seek(0)
+            if status == _DONE:
+                snapshot, _ = store.read(file.read())
+                return snapshot
+            message = file.read().decode("utf-8", "replace")
         if status == _FAULT:
             raise RuntimeError(f"reading failed in the child process:\n{message}")
         raise UnreadableInputError(_reason(status, message))
+
+    def stop(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        self._file.close()
+
+    def _wait(self, while_waiting: Callable[[], None] | None) -> int:
+        """Exit status of the child; minus the signal that killed it."""
+        while while_waiting is not None:
+            while_waiting()
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(POLL_SECONDS)
+        _, status = os.waitpid(self._pid, 0)
+        return os.waitstatus_to_exitcode(status)
 
 
 def _child(read: Callable[[], Snapshot], payload_bytes: int, result: IO[bytes]) -> NoReturn:
     status = _FAULT
     try:
+        faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         _limit(payload_bytes)
         store.write(read(), result, {})
@@ -72,8 +105,6 @@ def _child(read: Callable[[], Snapshot], payload_bytes: int, result: IO[bytes]) 
 
 
 def _limit(payload_bytes: int) -> None:
-    import resource
-
     with open("/proc/self/statm") as statm:
         used = int(statm.read().split()[0]) * resource.getpagesize()
     memory = used + MEMORY_FREE_BYTES + MEMORY_PER_BYTE * payload_bytes
@@ -81,17 +112,6 @@ def _limit(payload_bytes: int) -> None:
     for kind, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
         _, hard = resource.getrlimit(kind)
         resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
-
-
-def _wait(child: int) -> int:
-    """Exit status of the child; minus the signal that killed it."""
-    try:
-        _, status = os.waitpid(child, 0)
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
-    return os.waitstatus_to_exitcode(status)
 
 
 def _reason(status: int, message: str) -> str:

@@ -36,8 +36,8 @@ def test_a_large_file_is_read_once_and_again_when_it_changes(tmp_path: Path, mon
     monkeypatch.setattr(reader, "FENCE_BYTES", 1)
     monkeypatch.setattr(reader.sandbox, "available", lambda: True)
     reads = []
-    run = reader.sandbox.run
-    monkeypatch.setattr(reader.sandbox, "run", lambda *args: reads.append(1) or run(*args))
+    reading = reader.sandbox.Reading
+    monkeypatch.setattr(reader.sandbox, "Reading", lambda *args: reads.append(1) or reading(*args))
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(small(100)))
     assert [int(reader.load(path).devices[0].trace.size[0]) for _ in range(3)] == [100] * 3

@@ -1,0 +1,105 @@
+"""The child process that reads: its answer, its errors, its end, and what happens when the parent is interrupted."""
+
+import os
+import pickle
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from oomdoc.errors import UnreadableInputError
+from oomdoc.snapshots import reader, sandbox, writer
+from oomdoc.snapshots.model import Snapshot, Stacks
+
+from .generated import Job, snapshot
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the child process is Linux only")
+EMPTY = Snapshot(devices=(), stacks=Stacks())
+
+
+def fail(error: BaseException) -> Snapshot:
+    raise error
+
+
+def hold(seconds: float) -> Snapshot:
+    time.sleep(seconds)
+    return EMPTY
+
+
+def spin() -> Snapshot:
+    while True:
+        pass
+
+
+def test_its_own_refusal_comes_back_as_it_was() -> None:
+    with pytest.raises(UnreadableInputError, match=r"^the reason$"):
+        sandbox.Reading(lambda: fail(UnreadableInputError("the reason")), 0).result()
+
+
+def test_a_fault_of_ours_is_no_fault_of_the_file() -> None:
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        sandbox.Reading(lambda: fail(ZeroDivisionError()), 0).result()
+
+
+def test_a_child_that_dies_is_reported() -> None:
+    with pytest.raises(UnreadableInputError, match="too little memory"):
+        sandbox.Reading(lambda: os.kill(os.getpid(), signal.SIGKILL) or EMPTY, 0).result()
+    with pytest.raises(UnreadableInputError, match="status -11"):
+        sandbox.Reading(lambda: os.kill(os.getpid(), signal.SIGSEGV) or EMPTY, 0).result()
+
+
+def test_memory_is_bounded() -> None:
+    with pytest.raises(UnreadableInputError, match="more memory"):
+        sandbox.Reading(lambda: len(bytearray(4 << 30)) and EMPTY, 1000).result()
+
+
+def test_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "SECONDS_FREE", 1)
+    with pytest.raises(UnreadableInputError, match="far longer"):
+        sandbox.Reading(spin, 0).result()
+
+
+def test_an_interrupt_ends_the_child_too() -> None:
+    reading = sandbox.Reading(lambda: hold(60), 0)
+    with pytest.raises(KeyboardInterrupt):
+        reading.result(while_waiting=lambda: fail(KeyboardInterrupt()))
+    with pytest.raises(ProcessLookupError):
+        os.kill(reading._pid, 0)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    monkeypatch.setattr(reader, "FENCE_BYTES", 0)
+    paths = [tmp_path / f"rank{rank}.pickle" for rank in range(7)]
+    for rank, path in enumerate(paths):
+        writer.dump(reader.from_dict(snapshot([Job(rank).run(20 + rank)])), path)
+    return paths
+
+
+def test_several_ranks_are_read_side_by_side_in_their_order(files: list[Path]) -> None:
+    called = []
+    found = reader.load_all(files, meanwhile=lambda: called.append(1))
+    assert [writer.to_dict(each) for each in found] == [writer.to_dict(reader.load(path)) for path in files]
+    assert called == [1]
+
+
+def test_one_bad_rank_is_named_and_no_child_is_left(files: list[Path]) -> None:
+    files[2].write_bytes(pickle.dumps({"segments": 1}))
+    with pytest.raises(UnreadableInputError, match=r"rank2\.pickle is not a snapshot"):
+        reader.load_all(files)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_progress_goes_up_to_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "FENCE_BYTES", 0)
+    monkeypatch.setattr(sandbox, "POLL_SECONDS", 0.001)
+    path = tmp_path / "snapshot.pickle"
+    raw = snapshot([Job(1).run(30)])
+    raw["device_traces"][0] = [dict(event) for _ in range(3000) for event in raw["device_traces"][0]]
+    path.write_bytes(pickle.dumps(raw))
+    seen: list[float] = []
+    reader.load(path, on_progress=seen.append)
+    assert seen == sorted(seen)
+    assert 0 <= seen[0] < 0.5 < seen[-1] <= 1
