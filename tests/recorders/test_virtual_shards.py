@@ -1,0 +1,42 @@
+"""One rank of FSDP2: shards, gathered parameters and states are what a person counts."""
+
+from collections import Counter
+from pathlib import Path
+
+from oomdoc.diagnosers.interface import CATEGORIES
+from oomdoc.recorders.launch import RunSpec, run
+from oomdoc.snapshots import reader
+from oomdoc.snapshots.timeline import lifetimes, live_at
+
+JOB = Path(__file__).parent / "jobs" / "fsdp2_blocks.py"
+BLOCK = 4 * 1024 * 1024  # bytes of one block's parameters
+WORLD = 4
+
+
+def test_shards_and_gathered_blocks_are_counted_exactly(tmp_path: Path) -> None:
+    result = run(RunSpec(script=str(JOB), run_dir=tmp_path, gpu="a100-40gb", nproc_per_node=WORLD, rank=1, steps=0))
+    assert (result.exit_status, result.failure) == (0, None)
+    assert [path.name for path in result.snapshots] == ["rank1.pickle"]
+    snapshot = reader.load(result.snapshots[0])
+    device, recording = snapshot.devices[0], snapshot.recording
+    assert recording is not None
+    assert (recording.rank, recording.world_size) == (1, WORLD)
+    column, marks, rows = recording.devices[0].category, recording.devices[0].marks, lifetimes(device)
+
+    def held(event: int) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for row in live_at(rows, event):
+            category = int(column[rows.birth[row]])
+            found[CATEGORIES[category] if category >= 0 else "none"] += int(rows.requested[row])
+        return found
+
+    step = next(mark.event for mark in marks if (mark.step, mark.phase) == (2, "optimizer"))
+    at_step = held(step)
+    assert at_step["parameter"] == 4 * BLOCK // WORLD
+    assert at_step["gradient"] == 4 * BLOCK // WORLD
+    assert at_step["optimizer_state"] == 2 * 4 * BLOCK // WORLD
+    forward = next(mark.event for mark in marks if (mark.step, mark.phase) == (2, "forward"))
+    backward = next(mark.event for mark in marks if (mark.step, mark.phase) == (2, "backward"))
+    most = max(held(event)["communication"] for event in range(forward, backward))
+    assert 2 * BLOCK <= most <= 4 * BLOCK  # a block unsharded, and one or two all-gathers under way
+    assert held(step)["communication"] == 0
