@@ -171,37 +171,52 @@ def _loss_cast(new: Timeline, timeline: Timeline, case: Case) -> tuple[Timeline,
     """Cross-entropy of the logits: log-softmax in the logits' type, then a float32 copy that its loss saves.
 
     Where the script casts the logits to float32 itself, that copy is there instead and log-softmax keeps float32.
-    Rows: those outside any module, saved, of the size of the last product's output. -> (timeline, rows dealt with).
+    -> the timeline, and the rows that were dealt with.
     """
     stacks = case.profile.snapshot.stacks
-    outside = timeline.is_phase(OTHER, FORWARD) & activation_rows(timeline)
     dealt = np.zeros(len(timeline), np.bool_)
-    size, parts = new.size.copy(), []
+    size, death = new.size.copy(), new.death.copy()
+    parts: list[tuple[int, float, float]] = []
     for iteration in iterations(timeline):
-        inside = (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
-        made = timeline.size[activation_rows(timeline) & inside & (timeline.module >= 0)]
-        if not len(made):
-            continue
-        logits = int(made.max())
-        last = timeline.birth[activation_rows(timeline) & inside & (timeline.module >= 0) & (timeline.size == logits)]
-        rows = np.flatnonzero(
-            outside
-            & inside
-            & (timeline.size == logits)
-            & (timeline.birth > last.max())
-            & (timeline.death > iteration.backward_start - 0.5)
-        )
-        for row in rows.tolist():
+        logits, results = _of_loss(timeline, iteration)
+        back = timeline.is_category(Category.TEMPORARY, Category.ACTIVATION) & timeline.is_phase(BACKWARD)
+        back &= (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
+        gradients = np.flatnonzero(back & (timeline.size == logits))
+        gradients = gradients[np.argsort(timeline.birth[gradients])]
+        for row in results.tolist():
+            birth, half = float(timeline.birth[row]), (logits + 1) // 2
             dealt[row] = True
-            birth = float(timeline.birth[row])
-            first = timeline.birth[(timeline.birth > iteration.backward_start) & timeline.is_phase(BACKWARD)]
-            end = float(first[1]) + 0.5 if len(first) > 1 else iteration.end
+            dealt[gradients] = True
+            used = float(timeline.birth[gradients[0]]) + 0.5 if len(gradients) else iteration.end
             if upcasts(stacks, int(timeline.stack[row])):
-                parts.append((logits, birth - 0.5, iteration.backward_start - 0.5, iteration.step))
+                parts.append((logits, birth - 0.5, iteration.backward_start - 0.5))
+                for last in gradients[1:2].tolist():
+                    parts.append((half, float(timeline.birth[last]) + 0.5, float(timeline.death[last])))
+                    death[last] = timeline.birth[last] + 1
             else:
-                size[row] = (size[row] + 1) // 2
-                parts.append((logits, birth + 0.5, end, iteration.step))
-    new = replace(new, size=size)
-    for bytes_, birth, death, step in parts:
-        new = new.added([(bytes_, birth, death)], category=Category.ACTIVATION, phase=OTHER, step=step)
-    return new, dealt
+                size[row] = half
+                parts.append((logits, birth + 0.5, used))
+                for last in gradients[1:2].tolist():
+                    size[last] = half
+                    parts.append((half, float(timeline.birth[last]) - 0.5, float(timeline.birth[last]) + 1.5))
+    new = replace(new, size=size, death=death)
+    return new.added(parts, category=Category.ACTIVATION, phase=OTHER), dealt
+
+
+def _of_loss(timeline: Timeline, iteration: Iteration) -> tuple[int, NDArray[np.intp]]:
+    """The size of the logits, and the rows of that size that the loss saved for backward.
+
+    Logits: the largest activation that a module made; the loss's rows come after its last one.
+    """
+    activation = activation_rows(timeline)
+    inside = activation & (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
+    made = inside & (timeline.module >= 0)
+    nothing = np.array([], np.intp)
+    if not made.any():
+        return 0, nothing
+    logits = int(timeline.size[made].max())
+    same = np.flatnonzero(inside & (timeline.size == logits))
+    same = same[np.argsort(timeline.birth[same])]
+    saved = same[1:][timeline.death[same[1:]] > iteration.backward_start - 0.5]
+    late = np.quantile(timeline.birth[inside], 0.9)
+    return logits, saved[timeline.birth[saved] >= late][-1:]

@@ -71,10 +71,21 @@ def activation_rows(timeline: Timeline) -> Mask:
     return timeline.is_category(Category.ACTIVATION) & timeline.is_phase(FORWARD, OTHER)
 
 
+def for_backward(timeline: Timeline, iteration: Iteration) -> Mask:
+    """Rows that are alive when the backward begins and not after it: autograd lets go of them, nobody else holds them.
+
+    Where the trace ends before the backward does, all that are alive then count.
+    """
+    alive = timeline.death > iteration.backward_start - 0.5
+    if iteration.end >= timeline.events:
+        return alive
+    return alive & (timeline.death < iteration.end + 0.5)
+
+
 def saved_rows(timeline: Timeline, iteration: Iteration) -> Mask:
-    """Activations of this iteration that are alive when its backward begins, or when the trace ends."""
+    """Activations of this iteration that are kept for its backward."""
     born = (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
-    return activation_rows(timeline) & born & (timeline.death > iteration.backward_start - 0.5)
+    return activation_rows(timeline) & born & for_backward(timeline, iteration)
 
 
 def block_passes(timeline: Timeline, paths: Sequence[str]) -> tuple[BlockPass, ...]:
@@ -110,7 +121,7 @@ def _pass(
     death = timeline.death[rows]
     alive_after = rows[death > end]
     output = int(alive_after[-1]) if len(alive_after) else -1
-    kept = rows[death > iteration.backward_start - 0.5]
+    kept = rows[for_backward(timeline, iteration)[rows]]
     saved = kept[kept != output]
     backward_start = float("inf")
     if iteration.backward_start < timeline.events:
