@@ -1,1 +1,1 @@
-"""Write a plan into the config file of a training framework."""
+"""The settings of a plan, written into the config file of the framework that the user trains with."""
