@@ -90,6 +90,12 @@ class Fsdp(Application):
                 f"fsdp found no module of class {', '.join(self.wrap)}; repeated blocks here: "
                 f"{', '.join(repeated_blocks(model)) or 'none'}. Name the classes under wrap: in oomdoc.yaml."
             )
+        strided = next((name for name, p in model.named_parameters() if not p.is_contiguous()), None)
+        if strided is not None:
+            raise CannotApplyError(
+                f"FSDP shards contiguous parameters only, and {strided} is not (channels_last?): leave out the memory "
+                "format of the model, or leave fsdp out of oomdoc.yaml."
+            )
         device = self._device()
         model.to(device)
         for tensor in (*model.parameters(), *model.buffers()):

@@ -93,6 +93,11 @@ def test_every_data_file_is_shipped() -> None:
     for path in (path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()):
         if path.suffix in {".py", ".pyc"}:
             continue
-        package = ".".join(("oomdoc", *path.parent.relative_to(ROOT).parts))
-        patterns = data.get(package, [])
-        assert any(path.match(pattern) for pattern in patterns), f"{path.relative_to(ROOT)} is in no package-data"
+        folders = path.parent.relative_to(ROOT).parts  # a folder of data alone belongs to the package above it
+        patterns = [
+            "/".join((*folders[:depth], pattern))
+            for depth in range(len(folders) + 1)
+            for pattern in data.get(".".join(("oomdoc", *folders[:depth])), [])
+        ]
+        found = any(path.relative_to(ROOT).match(pattern) for pattern in patterns)
+        assert found, f"{path.relative_to(ROOT)} is in no package-data"
