@@ -1,201 +1,120 @@
-"""A small transformer LM as a course teaches it: einsum, RMSNorm, SwiGLU, rotary positions, a hand-written AdamW.
+"""A small transformer of the kind that a public course has its students write by hand; sizes as in the recordings.
 
-Written from the memory trace of such a job (sizes, operations, order), to compare a virtual run with a real one.
-
-    python small_lm.py --context 150 [--train] [--autocast]
+Everything is spelled out (RMS norm, rotary positions, softmax, attention, loss), so that each allocation is one
+element-wise kernel, product or reduction. Used by test_virtual_recordings.
 """
 
-import argparse
 import math
-import sys
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-VOCAB, WIDTH, HEADS, LAYERS, HIDDEN, BATCH = 10_000, 512, 16, 4, 1344, 10
+VOCABULARY, WIDTH, LAYERS, HEADS, HIDDEN, BATCH = 10000, 512, 4, 16, 1344, 10
+COSINES, SINES = torch.rand(256, WIDTH // HEADS // 2), torch.rand(256, WIDTH // HEADS // 2)
 
 
 class Linear(nn.Module):
-    def __init__(self, fan_in, fan_out, device):
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(fan_out, fan_in, device=device))
-        nn.init.normal_(self.weight, std=0.02)
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, device="cuda"))
 
-    def forward(self, x):
-        return torch.einsum("abc,dc->abd", x, self.weight)
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.einsum("...i,oi->...o", x, self.weight)
 
 
-class Embedding(nn.Module):
-    def __init__(self, device):
+class Norm(nn.Module):
+    def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(VOCAB, WIDTH, device=device))
-        nn.init.normal_(self.weight)
+        self.weight = nn.Parameter(torch.empty(WIDTH, device="cuda"))
 
-    def forward(self, tokens):
-        return self.weight[tokens]
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, device):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(WIDTH, device=device))
-
-    def forward(self, x):
-        rms = torch.sqrt(torch.mean(x**2, dim=-1, keepdim=True) + 1e-5)
-        return x / rms * self.weight
+    def forward(self, x: Tensor) -> Tensor:
+        return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight
 
 
-class Rotary(nn.Module):
-    def __init__(self, width, longest):
-        super().__init__()
-        angle = torch.outer(torch.arange(longest).float(), 10_000 ** (-torch.arange(0, width, 2).float() / width))
-        self.cos, self.sin = angle.cos(), angle.sin()  # kept on the host
-
-    def forward(self, x, positions):
-        cos = self.cos[positions].to(x.device)
-        sin = self.sin[positions].to(x.device)
-        first = x[..., 0::2] * cos - x[..., 1::2] * sin
-        second = x[..., 0::2] * sin + x[..., 1::2] * cos
-        return torch.stack([first, second], dim=-1).flatten(-2)
+def softmax(x: Tensor) -> Tensor:
+    largest = torch.max(x, -1, keepdim=True).values
+    return torch.exp(x - largest) / torch.sum(torch.exp(x - largest), -1, keepdim=True)
 
 
-def softmax(x, dim):
-    top = torch.max(x, dim=dim, keepdim=True)[0]
-    return torch.exp(x - top) / torch.sum(torch.exp(x - top), dim=dim, keepdim=True)
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    length = q.shape[-2]
+    allowed = torch.tril(torch.ones(length, length)).to(q.device)
+    scores = torch.einsum("...qd,...kd->...qk", q, k)
+    scores = scores / torch.sqrt(torch.tensor(q.shape[-1]).to(q.device))
+    scores.masked_fill_(~allowed.bool(), -math.inf)
+    return torch.einsum("...qk,...kd->...qd", softmax(scores), v)
 
 
-def attend(q, k, v, mask):
-    mask = mask.to(q.device)
-    scores = torch.einsum("abcd,abed->abce", q, k)
-    scaled = scores / torch.sqrt(torch.tensor(q.shape[-1]).to(q.device))
-    scaled.masked_fill_(~mask.bool(), -math.inf)
-    share = softmax(scaled, -1)
-    return torch.einsum("abcd,abde->abce", share, v)
+def rotate(x: Tensor, positions: Tensor) -> Tensor:
+    cos, sin = COSINES[positions].to(x.device), SINES[positions].to(x.device)
+    first = x[..., 0::2] * cos - x[..., 1::2] * sin
+    second = x[..., 0::2] * sin + x[..., 1::2] * cos
+    return torch.cat([first, second], -1)
 
 
 class Attention(nn.Module):
-    def __init__(self, longest, device):
+    def __init__(self) -> None:
         super().__init__()
-        self.q, self.k, self.v, self.out = (Linear(WIDTH, WIDTH, device) for _ in range(4))
-        self.rotary = Rotary(WIDTH // HEADS, longest)
+        self.q, self.k, self.v, self.out = (Linear(WIDTH, WIDTH) for _ in range(4))
 
-    def forward(self, x):
-        length = x.shape[1]
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
         q, k, v = self.q(x), self.k(x), self.v(x)
-        q, k, v = (t.reshape(BATCH, length, HEADS, -1).transpose(1, 2) for t in (q, k, v))
+        q, k, v = (t.view(batch, length, HEADS, WIDTH // HEADS).transpose(1, 2) for t in (q, k, v))
         positions = torch.arange(length)
-        q = self.rotary(q, positions)
-        k = self.rotary(k, positions)
-        mask = torch.tril(torch.ones(length, length))
-        y = attend(q, k, v, mask)
-        y = y.transpose(1, 2).reshape(BATCH, length, WIDTH)
-        return self.out(y)
+        q, k = rotate(q, positions), rotate(k, positions)
+        return self.out(attend(q, k, v).transpose(1, 2).reshape(batch, length, WIDTH))
 
 
-class SwiGLU(nn.Module):
-    def __init__(self, device):
+class FeedForward(nn.Module):
+    def __init__(self) -> None:
         super().__init__()
-        self.gate, self.down, self.up = (
-            Linear(WIDTH, HIDDEN, device),
-            Linear(HIDDEN, WIDTH, device),
-            Linear(WIDTH, HIDDEN, device),
-        )
+        self.gate, self.down, self.up = Linear(WIDTH, HIDDEN), Linear(HIDDEN, WIDTH), Linear(WIDTH, HIDDEN)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         gate = self.gate(x)
         gate = gate * torch.sigmoid(gate)
         return self.down(gate * self.up(x))
 
 
 class Block(nn.Module):
-    def __init__(self, longest, device):
+    def __init__(self) -> None:
         super().__init__()
-        self.norm1, self.norm2 = RMSNorm(device), RMSNorm(device)
-        self.attention = Attention(longest, device)
-        self.feed_forward = SwiGLU(device)
+        self.before_attention, self.before_feed_forward = Norm(), Norm()
+        self.attention, self.feed_forward = Attention(), FeedForward()
 
-    def forward(self, x):
-        normed1 = self.norm1(x)
-        mixed = self.attention(normed1)
-        x = x + mixed
-        normed2 = self.norm2(x)
-        fed = self.feed_forward(normed2)
-        return x + fed
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.before_attention(x))
+        return x + self.feed_forward(self.before_feed_forward(x))
 
 
-class LM(nn.Module):
-    def __init__(self, longest, device):
+class Model(nn.Module):
+    def __init__(self) -> None:
         super().__init__()
-        self.embedding = Embedding(device)
-        self.blocks = nn.ModuleList(Block(longest, device) for _ in range(LAYERS))
-        self.norm = RMSNorm(device)
-        self.head = Linear(WIDTH, VOCAB, device)
+        self.embedding = nn.Parameter(torch.empty(VOCABULARY, WIDTH, device="cuda"))
+        self.blocks = nn.ModuleList([Block() for _ in range(LAYERS)])
+        self.norm, self.head = Norm(), Linear(WIDTH, VOCABULARY)
 
-    def forward(self, tokens):
-        x = self.embedding(tokens)
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding[tokens]
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
 
 
-class CrossEntropy(nn.Module):
-    def forward(self, logits, target):
-        top = torch.max(logits, dim=-1, keepdim=True)[0]
-        log_share = (logits - top) - torch.log(torch.sum(torch.exp(logits - top), dim=-1, keepdim=True))
-        chosen = torch.zeros_like(log_share).scatter_(1, target.unsqueeze(1), 1)
-        return -(log_share * chosen).sum() / logits.shape[0]
+def last_token_loss(logits: Tensor) -> Tensor:
+    last = logits[:, -1, :]
+    largest = torch.max(last, -1, keepdim=True).values
+    logs = (last - largest) - torch.log(torch.sum(torch.exp(last - largest), -1, keepdim=True))
+    return -(torch.zeros_like(logs) * logs).sum() / last.shape[0]
 
 
-class AdamW:
-    def __init__(self, parameters):
-        self.parameters = list(parameters)
-        self.m, self.v = [], []
-        for p in self.parameters:
-            self.m.append(torch.zeros_like(p.data))
-            self.v.append(torch.zeros_like(p.data))
-
-    def zero_grad(self):
-        for p in self.parameters:
-            p.grad = None
-
-    def step(self):
-        for i, p in enumerate(self.parameters):
-            m = self.m[i]
-            self.m[i] = 0.9 * m + 0.1 * p.grad.data
-            v = self.v[i]
-            self.v[i] = 0.99 * v + 0.01 * p.grad.data**2
-            p.data = p.data - 0.001 * (self.m[i] / (torch.sqrt(self.v[i]) + 1e-8))
-            p.data = p.data - 0.00001 * p.data
-
-
-def last_position(logits):
-    """`logits[:, -1, :]` as torch recorded it up to about 2.9: a full slice is an operation of its own."""
-    aten = torch.ops.aten
-    return aten.slice.Tensor(aten.select.int(aten.slice.Tensor(logits, 0, 0, sys.maxsize), 1, -1), 1, 0, sys.maxsize)
-
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--context", type=int, default=150)
-parser.add_argument("--train", action="store_true")
-parser.add_argument("--autocast", action="store_true")
-parser.add_argument("--iterations", type=int, default=3)
-args = parser.parse_args()
-model = LM(256, "cuda")
-optimizer = AdamW(model.parameters()) if args.train else None
-criterion = CrossEntropy()
-tokens = torch.randint(0, VOCAB, (BATCH, args.context)).to("cuda")
-target = torch.randint(0, VOCAB, (BATCH,)).to("cuda") if args.train else None
-autocast = torch.autocast("cuda", dtype=torch.bfloat16, enabled=args.autocast)
-if args.train:
-    with autocast:  # around the loop: the weights are cast once, and the casts grow stale, as in the recorded job
-        for _ in range(args.iterations):
-            optimizer.zero_grad()
-            y = model(tokens)
-            loss = criterion(last_position(y), target)
-            loss.backward()
-            optimizer.step()
-else:
-    for _ in range(args.iterations):
-        with autocast:
-            model(tokens)
-print(torch.cuda.max_memory_allocated())  # noqa: T201  (a job)
+def forward_and_backward(context: int, *, autocast: bool) -> None:
+    """Model, two optimizer states a parameter, one batch, forward and backward."""
+    model = Model()
+    states = [(torch.zeros_like(p), torch.zeros_like(p)) for p in model.parameters()]
+    tokens = torch.zeros(BATCH, context, dtype=torch.int64).to("cuda")
+    labels = torch.zeros(BATCH, dtype=torch.int64).to("cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=autocast):
+        last_token_loss(model(tokens)).backward()
+    del states, labels
