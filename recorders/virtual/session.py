@@ -23,6 +23,7 @@ from . import (
     datadependent,
     private,
     recording,
+    recurrent,
     storages,
     values,
     workspaces,
@@ -145,6 +146,7 @@ INSTALLERS: tuple[Installer, ...] = (
     workspaces.install,
     autocast.install,
     composites.install,
+    recurrent.install,
     *SHIMS,
     _hooks,
     _tracking,  # last: from here on every operation is seen

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import attention_scratch, convolutions, index_scratch, norm_scratch, reduction_scratch
+from . import attention_scratch, convolutions, index_scratch, norm_scratch, recurrent, reduction_scratch
 from .reduction_scratch import Estimator
 from .scratch import Args, Arguments, Kwargs, Scratch, Target, is_dense, target_of
 
@@ -146,4 +146,5 @@ ESTIMATORS: dict[Any, Estimator] = {
     **norm_scratch.ESTIMATORS,
     **attention_scratch.ESTIMATORS,
     **convolutions.ESTIMATORS,
+    **recurrent.ESTIMATORS,
 }
