@@ -14,6 +14,8 @@ EPILOG = """Examples:
 
 [bold]oomdoc explain OOM004[/bold]  a cause, by its code
 
+[bold]oomdoc explain activation-checkpointing[/bold]  a remedy, by its name
+
 [bold]oomdoc explain[/bold]  what there is
 """
 
@@ -31,6 +33,7 @@ def pages() -> dict[str, Any]:
     """Every module with a page, by code and by name."""
     found = {module.CODE: module for module in _modules(_causes())}
     found |= {module.NAME: module for module in _modules(_causes())}
+    found |= {module.NAME: module for module in _modules(_remedies())}
     return found
 
 
@@ -38,6 +41,12 @@ def _causes() -> Mapping[str, Any]:
     from ..diagnosers.all_causes import DIAGNOSERS
 
     return DIAGNOSERS
+
+
+def _remedies() -> Mapping[str, Any]:
+    from ..remedies.all_remedies import REMEDIES
+
+    return REMEDIES
 
 
 def _modules(registry: Mapping[str, Any]) -> list[Any]:
@@ -75,6 +84,7 @@ def _draw(page: str) -> str:
 def _index() -> str:
     causes = sorted(_modules(_causes()), key=lambda module: str(module.CODE))
     lines = ["Causes"] + [f"  {module.CODE}  {module.NAME}: {_first_line(module)}" for module in causes]
+    lines += ["", "Remedies"] + [f"  {module.NAME}: {_first_line(module)}" for module in _modules(_remedies())]
     return "\n".join([*lines, ""])
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import OomdocError
 from .inputs import LATEST, RUNS, Command, check_script, write_command
 from .nvml import has_cuda
-from .output import say
+from .output import muted, say
 from .progress import progress
 
 if TYPE_CHECKING:
@@ -58,8 +58,17 @@ def command_of(
         rank=rank,
         steps=steps,
         alloc_conf=alloc_conf,
-        apply=None if apply is None else str(apply),
+        apply=None if apply is None else _checked(apply),
     )
+
+
+def _checked(apply: Path) -> str:
+    """The file itself, not the .oomdoc/latest that the new run is about to move; read now, to fail before it starts."""
+    from ..remedies.config_file import read
+
+    read(apply)
+    path = apply.resolve()
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def new_run_dir(command: Command, wanted: Path | None = None) -> Path:
@@ -93,14 +102,17 @@ def _point_latest(path: Path) -> None:
         say(f"could not point {LATEST} at {path}")
 
 
-def record(command: Command, run_dir: Path, *, what: str = "recording") -> "RunResult":
-    """Runs the command and waits for it; `what` stands before the progress on a terminal."""
+def record(command: Command, run_dir: Path, *, what: str = "recording", log: Path | None = None) -> "RunResult":
+    """Runs the command and waits for it; `what` stands before the progress on a terminal.
+
+    With `log` the script's own output goes there, as for the runs that only prove something.
+    """
     from ..recorders.launch import run
 
     write_command(run_dir, command)
     if command.virtual and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         del os.environ["CUDA_VISIBLE_DEVICES"]  # hides the real cards; the virtual one was asked for
-    with progress(what) as on_progress:
+    with muted(log) as stream, progress(what, stream) as on_progress:
         return run(spec_of(command, run_dir), on_progress)
 
 

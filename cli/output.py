@@ -96,3 +96,25 @@ def script_output(form: Format, output: Path | None) -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
+
+
+@contextlib.contextmanager
+def muted(log: Path | None) -> Iterator[TextIO]:
+    """While this lasts, children write to `log`. Gives the stream to talk to people meanwhile."""
+    if log is None:
+        yield sys.stderr
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)
+    try:
+        with open(kept[1], "w", encoding=sys.stderr.encoding, closefd=False) as stream:
+            yield stream
+    finally:
+        for number, saved in enumerate(kept, 1):
+            os.dup2(saved, number)
+            os.close(saved)

@@ -9,6 +9,8 @@ from .inputs import load
 
 if TYPE_CHECKING:
     from ..diagnosers.interface import DeviceProfile, Diagnosis, MemoryProfile
+    from ..remedies.interface import Job
+    from .inputs import Command
 
 
 def profile_files(files: Sequence[Path], gpu: str | None = None, capacity: str | None = None) -> "MemoryProfile":
@@ -38,3 +40,31 @@ def diagnose_files(files: Sequence[Path], gpu: str | None = None, capacity: str 
     from ..diagnosers.diagnose import diagnose
 
     return diagnose(profile_files(files, gpu, capacity))
+
+
+def job_of(profile: "MemoryProfile", gpu: str | None, command: "Command | None") -> "Job":
+    """The job as the planner takes it: its card, what the allocator can get there, and how many ranks there are."""
+    from ..configs.loader import gpus
+    from ..remedies.interface import Job
+    from ..remedies.job_facts import read
+
+    recording = profile.recording
+    named = gpu or (recording.gpu if recording else None)
+    ranks = len({device.rank for device in profile.devices})
+    return Job(
+        gpu=named if named in gpus() else None,
+        capacity_bytes=_smallest_room(profile),
+        world_size=recording.world_size if recording else max(1, ranks),
+        nnodes=command.nnodes if command else 1,
+        batch_size=read(recording).loader_batch_size,
+    )
+
+
+def _smallest_room(profile: "MemoryProfile") -> int | None:
+    """Of all devices, the fewest bytes that an allocator can get; None where one of them is not known."""
+    rooms = [
+        None if device.capacity_bytes is None else device.capacity_bytes - (device.outside_bytes or 0)
+        for device in profile.devices
+    ]
+    known = [room for room in rooms if room is not None]
+    return min(known) if known and len(known) == len(rooms) else None

@@ -4,21 +4,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 _INTERVAL_SECONDS = 0.1
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Gives the function that a run calls with each of its progress records.
+def progress(what: str, stream: TextIO | None = None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Gives the function that a run calls with each of its progress records; `stream` is stderr if not said otherwise.
 
     The line ends with a carriage return: what the script prints next takes its place.
     """
-    if not sys.stderr.isatty():
+    out = stream or sys.stderr
+    if not out.isatty():
         yield lambda record: None
         return
-    line = _Line(what)
+    line = _Line(what, out)
     line.draw({})
     try:
         yield line.update
@@ -27,8 +28,9 @@ def progress(what: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
 
 
 class _Line:
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, stream: TextIO) -> None:
         self.what = what
+        self.stream = stream
         self.started = time.monotonic()
         self.drawn = 0.0
 
@@ -42,12 +44,12 @@ class _Line:
         from .output import width
 
         text = describe(self.what, record, time.monotonic() - self.started)
-        sys.stderr.write(f"\r\x1b[2K{text[: width(sys.stderr) - 1]}\r")
-        sys.stderr.flush()
+        self.stream.write(f"\r\x1b[2K{text[: width(self.stream) - 1]}\r")
+        self.stream.flush()
 
     def clear(self) -> None:
-        sys.stderr.write("\r\x1b[2K")
-        sys.stderr.flush()
+        self.stream.write("\r\x1b[2K")
+        self.stream.flush()
 
 
 def describe(what: str, record: Mapping[str, Any], seconds: float) -> str:

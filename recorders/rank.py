@@ -36,7 +36,6 @@ def main(argv: list[str]) -> int:
             with contextlib.suppress(SystemExit):
                 atexit._run_exitfuncs()  # the script's own, while its GPU is still there
     except OomdocError as error:
-        print(f"oomdoc: {error}", file=sys.stderr)  # noqa: T201  (the child's own stderr)
         outcome = Outcome(exit_status=error.exit_status, failure=Failure(message=str(error)))
         outcome.write(spec.run_dir / f"rank{rank}.status.json")
     return outcome.exit_status

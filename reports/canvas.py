@@ -41,7 +41,7 @@ def draw(
     )
     for part in body(console):
         drawn = [Segment(segment.text.translate(_CONTROLS), segment.style) for segment in console.render(part)]
-        console.print(Segments(drawn), end="")
+        console.print(Segments(drawn), end="", crop=False, overflow="ignore")
     text = out.getvalue()
     if not color:
         text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"

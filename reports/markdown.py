@@ -7,7 +7,7 @@ from ..remedies.interface import Candidate, Plan
 from .figures import estimated_bytes, grouped, parts
 from .json import inconclusive
 from .model import DeviceReplay, Gate, Report
-from .text import band, device_title, factor, maybe_size, moment, percent, place, site_place, size
+from .text import band, change, device_title, factor, maybe_size, moment, percent, place, site_place, size
 
 _CALL_SITES = 10
 
@@ -99,7 +99,7 @@ def _plan(plan: Plan) -> str:
         return "### Remedies\n\nNo remedy applies."
     rows = (
         (
-            _text(each.name),
+            _text(change(each)),
             band(each.estimate.predicted_peak_bytes),
             _verified(each),
             factor(each.estimate.step_time_factor),

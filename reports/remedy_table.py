@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..remedies.interface import Candidate, Plan
-from .text import band, factor, size
+from .text import band, change, factor, size
 
 _FITS = {True: ("fits", "green"), False: ("too big", "red"), None: ("?", "yellow")}
 _ROWS = 12
@@ -40,7 +40,7 @@ def _table(plan: Plan, *, wide: bool) -> Table:
         peak, time = estimate.predicted_peak_bytes, estimate.step_time_factor
         table.add_row(
             str(number),
-            candidate.name,
+            change(candidate),
             _with_fit(band(peak) if wide else size(peak.expected), candidate.fits, candidate.verified is None),
             _verified(candidate),
             factor(time) if wide else f"x{time.expected:.2f}",

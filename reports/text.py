@@ -1,10 +1,11 @@
 """Numbers and places as people read them; shared by the renderers that write prose."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..diagnosers.interface import CallSite, Category, DeviceProfile, Location
-from ..remedies.interface import Band, ByteBand
+from ..remedies.interface import Band, ByteBand, Candidate
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
@@ -114,3 +115,19 @@ def device_title(profile: DeviceProfile, world_size: int, device_count: int) -> 
     if device_count > 1 or profile.device:
         parts.append(f"device {profile.device}")
     return ", ".join(parts)
+
+
+def change(candidate: Candidate) -> str:
+    """`gradient-accumulation (micro_batches 4) + cpu-offload (what optimizer_state)`: rows differ by their options."""
+    return " + ".join(_setting(setting.name, setting.options) for setting in candidate.estimate.settings)
+
+
+def _setting(name: str, options: Mapping[str, object]) -> str:
+    told = ", ".join(f"{key} {_option(value)}" for key, value in options.items())
+    return f"{name} ({told})" if told else name
+
+
+def _option(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(str(each) for each in value) if isinstance(value, list | tuple) else str(value)

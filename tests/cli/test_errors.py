@@ -42,7 +42,7 @@ def broken_files(folder: Path) -> dict[str, Path]:
 @pytest.mark.parametrize(
     "name", ["empty", "text", "binary", "truncated", "other-pickle", "hostile", "hidden", "trailing"]
 )
-@pytest.mark.parametrize("command", ["analyze", "gate --budget 1GiB", "replay"])
+@pytest.mark.parametrize("command", ["analyze", "plan", "gate --budget 1GiB", "replay"])
 def test_what_is_no_snapshot_is_refused(oomdoc: Run, tmp_path: Path, name: str, command: str) -> None:
     """Exit status 3 and one clear line, whatever the command; a pickle that names a global runs nothing."""
     file = broken_files(tmp_path)[name]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from oomdoc import __version__
 
-COMMANDS = ["run", "analyze", "gate", "replay", "explain", "doctor"]
+COMMANDS = ["run", "analyze", "plan", "gate", "replay", "explain", "doctor"]
 
 # Runs the command line and prints which of the heavy packages it has imported.
 IMPORTS = """
@@ -75,7 +75,7 @@ def test_torch_is_not_imported_to_talk(arguments: list[str]) -> None:
     assert imported(*arguments) == ""
 
 
-@pytest.mark.parametrize("command", ["analyze", "gate --budget 1GiB", "replay"])
+@pytest.mark.parametrize("command", ["analyze", "plan", "gate --budget 1GiB", "replay"])
 def test_torch_is_not_imported_to_read_a_snapshot(shared: Path, command: str) -> None:
     """A laptop without torch reads a recording."""
     small = shared / "data" / "snapshots" / "kv-quant-one-event.pickle"

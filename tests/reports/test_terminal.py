@@ -109,6 +109,13 @@ def test_rich_measures_the_fills_as_one_cell() -> None:
     assert all(Console(width=80).measure(sign).maximum == 1 for sign in "█▓▒░·▏▎▍▌▋▊▉")
 
 
+def test_a_command_is_never_cut(report: Report) -> None:
+    """However narrow the terminal: it is there to be pasted."""
+    command = "oomdoc run --gpu a100-40gb " + "very/" * 60 + "long.py"
+    text = terminal.render(replace(report, next_commands=(command,)), width=60)
+    assert f"$ {command}\n" in text
+
+
 def test_layers_are_one_row_of_the_table() -> None:
     """The same line in like modules is one call site; another line, category or kind of module is another."""
     here, there = Location("m.py", 1, "f"), Location("m.py", 2, "f")
@@ -126,5 +133,5 @@ def test_layers_are_one_row_of_the_table() -> None:
         ]
     )
     assert [(row.bytes, row.count, row.module) for row in rows] == [
-        (9, 1, None), (7, 2, "b.*.mlp"), (5, 1, "b.0.mlp2"), (1, 1, "h.1"),
+        (9, 1, None), (7, 2, "blocks.*.mlp"), (5, 1, "blocks.0.mlp2"), (1, 1, "h.1"),
     ]  # fmt: skip

@@ -1,0 +1,198 @@
+"""`oomdoc plan`: which change makes the job fit, at what cost; with a script, each one is run."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .inputs import CONFIG_FILE, LATEST
+from .options import (
+    AllocConfOption,
+    CapacityOption,
+    Format,
+    FormatOption,
+    GpuOption,
+    ModuleOption,
+    NnodesOption,
+    NprocOption,
+    OutputOption,
+    RankOption,
+    RunDirOption,
+    ScriptArguments,
+    StepsOption,
+    VirtualOption,
+)
+
+if TYPE_CHECKING:
+    from ..remedies.interface import Candidate, Plan
+    from ..reports.model import Report
+    from .inputs import Command
+
+EPILOG = """Examples:
+
+[bold]oomdoc plan --gpu a100-40gb train.py --batch-size 64[/bold]  run it, then try each remedy on the virtual GPU
+
+[bold]oomdoc plan[/bold]  for the latest run here
+
+[bold]oomdoc plan --gpu rtx-4090 snapshot.pickle[/bold]  estimates for a recording: would it fit on that card?
+"""
+
+
+def plan(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[SCRIPT|RUNDIR|SNAPSHOT]", help="Default: the latest run here.", show_default=False),
+    ] = None,
+    args: ScriptArguments = None,
+    gpu: GpuOption = None,
+    virtual: VirtualOption = None,
+    capacity: CapacityOption = None,
+    module: ModuleOption = False,
+    nproc_per_node: NprocOption = 1,
+    nnodes: NnodesOption = 1,
+    rank: RankOption = 0,
+    steps: StepsOption = None,
+    alloc_conf: AllocConfOption = None,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Run the best candidates on the virtual GPU to prove them.")
+    ] = True,
+    run_dir: RunDirOption = None,
+    form: FormatOption = Format.TERMINAL,
+    output: OutputOption = None,
+) -> None:
+    """Rank the changes that would make the job fit, by what they cost.
+
+    For a script, and for a run directory whose script is still there, the best candidates are run again with the
+    change applied: their peak is then verified, not estimated. Writes oomdoc.yaml into the run directory. Exit status
+    0 when a change fits (or nothing needs one), 1 when none does.
+    """
+    from .inputs import is_script
+    from .job import command_of
+    from .output import emit
+
+    target = target or str(LATEST)
+    if is_script(target, module):
+        command = command_of(
+            target, args, module=module, virtual=virtual, gpu=gpu, capacity=capacity, nproc_per_node=nproc_per_node,
+            nnodes=nnodes, rank=rank, steps=steps, alloc_conf=alloc_conf,
+        )  # fmt: skip
+        report = _of_script(command, run_dir, verify, form, output)
+    else:
+        report = _of_recording(target, (gpu, capacity), verify, form, output)
+    emit(report, form, output)
+    if report.verdict.out_of_memory and not (report.plan and best(report.plan)):
+        raise typer.Exit(1)
+
+
+def best(plan: "Plan") -> "Candidate | None":
+    """The first candidate that was seen to fit, else the first that should."""
+    seen = [each for each in plan.candidates if each.verified is not None and each.verified.fits]
+    should = [each for each in plan.candidates if each.fits and each.verified is None]
+    return next(iter([*seen, *should]), None)
+
+
+def applicable(plan: "Plan") -> "Candidate | None":
+    """The best candidate that `run --apply` can put in force; some changes have to be made by hand."""
+    from ..remedies.config_file import OPTIONS
+
+    able = [each for each in plan.candidates if all(setting.name in OPTIONS for setting in each.estimate.settings)]
+    return best(replace(plan, candidates=tuple(able)))
+
+
+def _of_script(command: "Command", wanted: Path | None, verify: bool, form: Format, output: Path | None) -> "Report":
+    from .job import new_run_dir, record
+    from .output import say, script_output
+    from .run import own_status
+
+    directory = new_run_dir(command, wanted)
+    with script_output(form, output):
+        result = record(command, directory)
+        if result.failure:
+            say(result.failure)
+        if not result.snapshots or (result.exit_status and not result.out_of_memory):
+            say(f"the script ended with status {own_status(result.exit_status)}: there is nothing to plan for")
+            raise typer.Exit(own_status(result.exit_status) or 4)
+        return _planned(list(result.snapshots), str(directory), directory, command, verify)
+
+
+def _of_recording(
+    target: str, card: tuple[str | None, str | None], verify: bool, form: Format, output: Path | None
+) -> "Report":
+    from .inputs import read_command, snapshot_files
+    from .output import script_output
+
+    files = snapshot_files([target])
+    directory = Path(target) if Path(target).is_dir() else None
+    command = read_command(directory) if directory else None
+    with script_output(form, output):
+        return _planned(files, target, directory, command, verify and not any(card), card)
+
+
+def _planned(
+    files: list[Path],
+    where: str,
+    directory: Path | None,
+    command: "Command | None",
+    verify: bool,
+    card: tuple[str | None, str | None] = (None, None),
+) -> "Report":
+    from ..remedies.planner import plan as make
+    from ..reports.build import build
+    from .output import render
+    from .pipeline import diagnose_files, job_of
+    from .verify import verifier, whole_profile, write_candidate
+
+    diagnosis = diagnose_files(files, *card)
+    job = job_of(diagnosis.profile, card[0], command)
+    whole, check = None, None
+    if verify and directory is not None and command is not None and _can_run(command):
+        failed = any(device.oom is not None for device in diagnosis.profile.devices)
+        whole = whole_profile(command, directory) if failed else None
+        check = verifier(command, directory)
+    made = make(diagnosis.profile, job, check, whole=whole)
+    chosen = applicable(made)
+    if directory is not None and chosen is not None:
+        write_candidate(directory / CONFIG_FILE, chosen, job, command.script if command else None)
+    report = build(diagnosis, path=where, plan=made, next_commands=_next(where, directory, made, command))
+    if directory is not None:
+        (directory / "report.json").write_text(render(report, Format.JSON, None), encoding="utf-8")
+    return report
+
+
+def _can_run(command: "Command") -> bool:
+    """The script is still there; on real cards a plan never starts it."""
+    return command.virtual and (command.module or Path(command.script).is_file())
+
+
+def _next(where: str, directory: Path | None, made: "Plan", command: "Command | None") -> tuple[str, ...]:
+    first, chosen = best(made), applicable(made)
+    commands = []
+    if first is not None:
+        commands.append(shlex.join(["oomdoc", "explain", first.estimate.settings[0].name]))
+    if chosen is not None and directory is not None:
+        commands.append(shlex.join(["oomdoc", "fix", where]))
+        if command is not None:
+            commands.append(shell_line(replace(command, apply=str(directory / CONFIG_FILE))))
+    return tuple(commands)
+
+
+def shell_line(command: "Command") -> str:
+    """The `oomdoc run` that makes this run again."""
+    words = ["oomdoc", "run"]
+    pairs: list[tuple[str, object, object]] = [
+        ("--gpu", command.gpu, None),
+        ("--capacity", command.capacity_bytes, None),
+        ("--nproc-per-node", command.nproc_per_node, 1),
+        ("--nnodes", command.nnodes, 1),
+        ("--rank", command.rank, 0),
+        ("--steps", command.steps, None),
+        ("--alloc-conf", command.alloc_conf, None),
+        ("--apply", command.apply, None),
+    ]
+    for option, value, default in pairs:
+        if value != default:
+            words += [option, str(value)]
+    words += ["-m"] if command.module else []
+    return shlex.join([*words, command.script, *command.args])

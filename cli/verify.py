@@ -1,0 +1,117 @@
+"""Proves a candidate by running the script again with it, and writes the chosen one as oomdoc.yaml."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .inputs import CONFIG_FILE, Command
+
+if TYPE_CHECKING:
+    from ..diagnosers.interface import MemoryProfile
+    from ..recorders.launch import RunResult
+    from ..remedies.interface import Candidate, Job, Setting, Verified, Verify
+
+LOG_FILE = "output.log"
+UNLIMITED_BYTES = 1 << 44  # 16 TiB: no job reaches it, and the virtual driver's addresses hold it
+
+
+def whole_profile(command: Command, directory: Path) -> "MemoryProfile | None":
+    """The same run on a card that never fills: what comes after the failure. None where it could not be recorded."""
+    from .job import record
+    from .pipeline import profile_files
+
+    folder = directory / "unlimited"
+    folder.mkdir(parents=True, exist_ok=True)
+    result = record(
+        replace(command, capacity_bytes=UNLIMITED_BYTES),
+        folder,
+        what="what the whole step needs",
+        log=folder / LOG_FILE,
+    )
+    if not result.snapshots or result.exit_status:
+        return None
+    return profile_files(result.snapshots)
+
+
+def verifier(command: Command, directory: Path) -> "Verify":
+    """A function that runs `command` with the settings it is given, in a folder of its own under `directory`."""
+    done = 0
+
+    def verify(settings: "tuple[Setting, ...]") -> "Verified":
+        nonlocal done
+        done += 1
+        names = "+".join(setting.name for setting in settings)
+        folder = directory / "verify" / f"{done}-{names}"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_settings(folder / CONFIG_FILE, settings, command)
+        return _tried(replace(command, apply=str(folder / CONFIG_FILE)), folder, f"trying {names}")
+
+    return verify
+
+
+def _tried(command: Command, folder: Path, what: str) -> "Verified":
+    from ..remedies.interface import Verified
+    from .job import record
+
+    result = record(command, folder, what=what, log=folder / LOG_FILE)
+    error = _error(result)
+    if not result.snapshots:
+        on = "virtual" if command.virtual else "cuda"
+        return Verified(on=on, peak_bytes=0, reserved_bytes=0, fits=False, error=error or "nothing was recorded")
+    allocated, reserved = _peaks(result.snapshots)
+    return Verified(
+        on="virtual" if command.virtual else "cuda",
+        peak_bytes=allocated,
+        reserved_bytes=reserved,
+        fits=error is None and not result.out_of_memory,
+        error=error,
+    )
+
+
+def _error(result: "RunResult") -> str | None:
+    """Why the run says nothing about the remedy. Out of memory does say something."""
+    if result.failure:
+        return " ".join(result.failure.split())
+    if result.exit_status and not result.out_of_memory:
+        return f"the script ended with status {result.exit_status}; its output is in {result.run_dir / LOG_FILE}"
+    return None
+
+
+def _peaks(snapshots: Sequence[Path]) -> tuple[int, int]:
+    """The highest allocated and reserved bytes of any device; requested where nothing more is known."""
+    from .pipeline import profile_files
+
+    peaks = [device.peak for device in profile_files(snapshots).devices]
+    allocated = max((peak.allocated_bytes or peak.requested_bytes for peak in peaks), default=0)
+    reserved = max((peak.reserved_bytes or 0 for peak in peaks), default=0)
+    return allocated, max(allocated, reserved)
+
+
+def write_settings(path: Path, settings: "Sequence[Setting]", command: Command) -> None:
+    from ..remedies.config_file import ConfigFile, write
+
+    write(
+        ConfigFile(remedies=tuple(settings), script=command.script, gpu=command.gpu, world_size=command.world_size),
+        path,
+    )
+
+
+def write_candidate(path: Path, candidate: "Candidate", job: "Job", script: str | None) -> None:
+    """The chosen candidate as oomdoc.yaml: what `run --apply` takes and `fix` starts from."""
+    from ..remedies.config_file import ConfigFile, write
+
+    estimate, verified = candidate.estimate, candidate.verified
+    seen = verified is not None and verified.error is None
+    expected = verified.peak_bytes if verified is not None and seen else estimate.predicted_peak_bytes.expected
+    write(
+        ConfigFile(
+            remedies=estimate.settings,
+            script=script,
+            gpu=job.gpu,
+            world_size=job.world_size,
+            expected_peak_bytes=expected,
+            expected_step_time_factor=round(estimate.step_time_factor.expected, 3),
+        ),
+        path,
+    )
