@@ -66,9 +66,13 @@ def _find_room(heap: Heap, pool: Pool, size: int, stream: int) -> Block:
             block = block.prev
         if _has_room(block, size):
             return block
-    pages = -(-max(heap.total_bytes + heap.total_bytes // 8, size) // pool.page)
-    segment = ExpandableSegment(heap.driver.reserve(pages * pool.page), pages * pool.page, pool.page)
-    return add_segment(heap, segment, pool, stream)
+    room = range_bytes(heap, pool, size)
+    return add_segment(heap, ExpandableSegment(heap.driver.reserve(room), room, pool.page), pool, stream)
+
+
+def range_bytes(heap: Heap, pool: Pool, size: int = 0) -> int:
+    """Addresses that a new segment reserves: 9/8 of the device, in whole pages, and at least `size`."""
+    return -(-max(heap.total_bytes + heap.total_bytes // 8, size) // pool.page) * pool.page
 
 
 def add_segment(heap: Heap, segment: ExpandableSegment, pool: Pool, stream: int) -> Block:

@@ -59,11 +59,12 @@ class RecordedDriver:
     def _is_unreserved(self, address: int, size: int) -> bool:
         return all(address + size <= start or start + room <= address for start, (room, _) in self.reserved.items())
 
-    def is_foreign(self, address: int) -> bool:
-        """Whether another stream or pool than that of the request at hand holds this range."""
-        return any(
-            start <= address < start + size and owner != self.owner for start, (size, owner) in self.reserved.items()
+    def needs_dropped_range(self, address: int, size: int) -> bool:
+        """Whether pages at `address` lie in no range of their owner, and a new one of `size` there has no place yet."""
+        own = any(
+            start <= address < start + room and owner == self.owner for start, (room, owner) in self.reserved.items()
         )
+        return not own and not self._is_unreserved(address, size)
 
     def release(self, address: int, size: int) -> None:
         del self.reserved[address]

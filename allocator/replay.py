@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ..snapshots.model import Action, BlockState, DeviceSnapshot, Stacks
 from .blocks import PoolId
 from .config import SMALL_SIZE, AllocatorConfig, from_snapshot_settings
+from .expandable import range_bytes
 from .heap import BlockView, SegmentView
 from .machine import Allocator, OutOfMemory
 from .rebuild import StartState, rebuild
@@ -272,7 +273,9 @@ class Replayer:
         if self._prelude and self._actions[self._prelude[0]] in GIVES_BACK:
             obtains = next((i for i, e in enumerate(self._prelude) if self._actions[e] not in GIVES_BACK), None)
             self.driver.owner = (stream, self.allocator.config.round_size(size) > SMALL_SIZE)
-            mapped = None if obtains is None else self._addresses[self._prelude[obtains]]
+            mapped = None
+            if obtains is not None and self._actions[self._prelude[obtains]] == Action.SEGMENT_MAP:
+                mapped = self._addresses[self._prelude[obtains]]
             if self._was_emptied(size, stream, pool_id, mapped):
                 rest = [] if obtains is None else self._prelude[obtains:]
                 self._prelude = self._prelude[:obtains]
@@ -291,7 +294,7 @@ class Replayer:
                 return
             del self._prelude[0]
 
-    def _was_emptied(self, size: int, stream: int, pool_id: PoolId | None, obtained: int | None) -> bool:
+    def _was_emptied(self, size: int, stream: int, pool_id: PoolId | None, mapped: int | None) -> bool:
         """Whether the program emptied the cache before this request, rather than the request's own retry.
 
         The stack says it where there is one. Otherwise: a request that a cached block could serve does not retry; a
@@ -302,11 +305,13 @@ class Replayer:
         stack = int(self.device.trace.stack[first])
         if self.emptying is not None and stack >= 0:
             return stack in self.emptying
+        heap = self.allocator.heap
+        room = range_bytes(heap, heap.large if self.driver.owner[1] else heap.small)
         oversize = self.allocator.first_given_back(size, stream, pool_id)
         return (
             self.allocator.could_serve(size, stream, pool_id)
             or (oversize is not None and oversize != self._addresses[first])
-            or (obtained is not None and self.driver.is_foreign(obtained))
+            or (mapped is not None and self.driver.needs_dropped_range(mapped, room))
         )
 
     def _flush(self) -> None:
