@@ -5,12 +5,13 @@ the machine has. Float factories from 256k elements on give a meta storage tagge
 values are never asked for. Integer and small tensors stay real, because scripts compute with them.
 """
 
-import os
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .private import raw_is_meta
 
@@ -45,22 +46,42 @@ def as_meta(value: Any) -> Any:
     return value
 
 
-def made_real(value: Any) -> Any:
-    """In a DataLoader's worker: small virtual results as real zeros, because they have to travel to the parent."""
+def as_real(value: Any) -> Any:
+    """Arguments for an operation that has to look at values: zeros for the virtual host tensors among them."""
     if isinstance(value, torch.Tensor):
-        if raw_is_meta(value) and value.numel() < BIG_ELEMENTS:
-            return torch.zeros(value.shape, dtype=value.dtype)
-        return value
+        return real_zeros(value.shape, value.dtype) if raw_is_meta(value) else value
     if type(value) in (list, tuple):
-        return type(value)(made_real(each) for each in value)
+        return type(value)(as_real(each) for each in value)
     return value
 
 
-class Forks:
-    """Tells a forked worker from the process that the session was made in."""
+def real_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that are really there, whatever their size (the system gives the pages when they are touched)."""
+    counted = np.zeros(prod(shape) * dtype.itemsize, np.uint8)
+    return torch.from_numpy(counted).view(dtype).reshape(tuple(shape))
+
+
+class WorkerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no annotations
+    """In a forked worker, which has left the session: what comes from a virtual host tensor is real zeros.
+
+    A worker collates and sends its samples to the parent, and for that they have to exist.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
 
-    def in_worker(self) -> bool:
-        return os.getpid() != self.pid
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not any(isinstance(each, torch.Tensor) and raw_is_meta(each) for each in _flat((*args, *kwargs.values()))):
+            return func(*args, **kwargs)
+        if args and isinstance(args[0], torch.Tensor) and not raw_is_meta(args[0]) and func._schema.is_mutable:
+            return args[0]
+        return as_real(func(*as_meta(args), **{key: as_meta(value) for key, value in kwargs.items()}))
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    return [each for value in values for each in (value if type(value) in (list, tuple) else (value,))]

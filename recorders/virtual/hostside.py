@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import has_torch_function_unary
 
+from .host import real_zeros
 from .patching import patches
 from .private import raw_is_meta, raw_storage
 from .storages import RECORDS, Kind, device_of, inside, kind_of
@@ -49,7 +50,7 @@ def _is_pinned(self: torch.Tensor, device: Any = None) -> bool:
 def _real_copy(tensor: torch.Tensor) -> torch.Tensor:
     """A host tensor with values, whatever the value policy makes of `tensor`."""
     copy = tensor.detach().cpu()
-    return torch.zeros(copy.shape, dtype=copy.dtype) if raw_is_meta(copy) else copy
+    return real_zeros(copy.shape, copy.dtype) if raw_is_meta(copy) else copy
 
 
 def _numpy(self: torch.Tensor, *, force: bool = False) -> Any:

@@ -182,6 +182,7 @@ def virtual_session(
     session = Session(
         device=device, tracker=Tracker(device), rank=rank, world_size=world_size, hooks=roles.hooks, roles=roles
     )
+    session.tracker.note = session.note
     session.take_snapshot = lambda: writer.to_dict(session.snapshot())
     with ExitStack() as installed:
         _Active.session = session

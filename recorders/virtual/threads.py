@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode
 
+from .host import WorkerMode
 from .patching import patches
+from .storages import state
 
 if TYPE_CHECKING:
     from .session import Session
@@ -57,6 +59,8 @@ def _leave_in_child() -> None:
         return
     if _get_current_dispatch_mode() is session.tracker:
         _pop_mode()
+        if state.exotic:
+            WorkerMode().__enter__()  # type: ignore[no-untyped-call]  # torch's
     torch.cuda._is_in_bad_fork = lambda: True
     torch.cuda._lazy_init = _refuse
 

@@ -13,11 +13,12 @@ from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...diagnosers.interface import CATEGORIES, Category
+from ..errors import UnsupportedOperationError
 from .device import GpuTarget, VirtualDevice
 from .engine import TRANSFERS, Engine, transfer
 from .fastmeta import Memo
 from .higher_order import run_eagerly
-from .host import Forks, as_meta, made_real, wants_virtual
+from .host import as_meta, as_real, wants_virtual
 from .kernel_call import KernelCall
 from .operands import Operands, look, mixed_devices, placement
 from .operations import OpInfo
@@ -51,7 +52,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         self.after: Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None] | None = None
         self.category = -1  # set by a handler: the role of what the operation that follows allocates
         self.read_back: Callable[[torch.Tensor], torch.Tensor] | None = None  # values of a virtual tensor, on the host
-        self.forks = Forks()
+        self.note: Callable[[str], None] | None = None  # an assumption that the report has to name
         self.engine: Engine | None = None
         self.memo: Memo | None = None
         self.handles: dict[tuple[int, int, bool, str], int] = {}  # (device, stream, in backward, source) -> address
@@ -213,9 +214,16 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
             if info.inplace and not raw_is_meta(args[0]):
                 return args[0]  # a real tensor cannot take values that nobody computed: it keeps its own
             args, kwargs = as_meta(args), {key: as_meta(value) for key, value in kwargs.items()}
-        result = self._execute(func, args, kwargs, info)
+        try:
+            result = self._execute(func, args, kwargs, info)
+        except UnsupportedOperationError:
+            if kind is not Kind.HOST:
+                raise
+            if self.note is not None:
+                self.note(f"values of a big host tensor, which are not computed, were needed by {info.name}: zeros")
+            return func(*as_real(args), **{key: as_real(value) for key, value in kwargs.items() if key != "device"})
         self.tag(result, kind)
-        return made_real(result) if kind is Kind.HOST and self.forks.in_worker() else result
+        return result
 
     def _role(self, info: OpInfo, args: tuple[Any, ...], in_backward: bool) -> int:
         """Category of what the operation allocates, where it differs from the phase's own; -1 = the phase's."""

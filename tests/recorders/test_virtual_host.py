@@ -114,3 +114,22 @@ def test_an_unknown_operation_stops_with_its_name_and_the_line(gpu: Session) -> 
         torch.ops.oomdoc_test.mystery(x)
     assert caught.value.file == __file__
     assert "register_fake" in caught.value.hint
+
+
+def test_numpy_of_a_virtual_host_tensor_is_an_array_of_its_shape(gpu: Session) -> None:
+    array = torch.randn(512, 1024).numpy()
+    assert (array.shape, array.dtype.name) == ((512, 1024), "float32")
+
+
+def test_a_loaders_workers_sample_from_a_virtual_host_tensor(gpu: Session) -> None:
+    data = torch.utils.data.TensorDataset(torch.randn(1000, 3, 16, 16), torch.arange(1000))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, num_workers=2, pin_memory=True)
+    x, y = next(iter(loader))
+    assert x.shape == (8, 3, 16, 16)
+    assert y.tolist() == list(range(8))
+    assert x.cuda().is_cuda
+
+
+def test_an_operation_that_needs_values_gets_zeros_and_the_report_says_so(gpu: Session) -> None:
+    assert torch.nonzero(torch.randn(512, 1024)).shape == (0, 2)
+    assert any("aten::nonzero" in note for note in gpu.notes)
