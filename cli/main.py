@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from ..errors import OomdocError
-from . import analyze, doctor, explain, gate, plan, replay, run
+from . import analyze, doctor, explain, fix, gate, plan, replay, run
 from .options import SCRIPT_CONTEXT
 
 INTERRUPTED = 130
@@ -75,6 +75,7 @@ def root(
 app.command(epilog=run.EPILOG, context_settings=SCRIPT_CONTEXT)(run.run)
 app.command(epilog=analyze.EPILOG)(analyze.analyze)
 app.command(epilog=plan.EPILOG, context_settings=SCRIPT_CONTEXT)(plan.plan)
+app.command(epilog=fix.EPILOG)(fix.fix)
 app.command(epilog=gate.EPILOG, context_settings=SCRIPT_CONTEXT)(gate.gate)
 app.command(epilog=replay.EPILOG)(replay.replay)
 app.command(epilog=explain.EPILOG)(explain.explain)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from oomdoc import __version__
 
-COMMANDS = ["run", "analyze", "plan", "gate", "replay", "explain", "doctor"]
+COMMANDS = ["run", "analyze", "plan", "fix", "gate", "replay", "explain", "doctor"]
 
 # Runs the command line and prints which of the heavy packages it has imported.
 IMPORTS = """
