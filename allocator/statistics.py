@@ -4,6 +4,8 @@ Handing out and taking back blocks is the allocator's inner loop, so those steps
 notes are folded into the counters, whole columns at a time, when somebody asks or when there are many.
 """
 
+from threading import Lock
+
 import numpy as np
 
 POOL_KINDS = ("all", "small_pool", "large_pool")
@@ -80,6 +82,7 @@ class Statistics:
     """All statistics of one device. `allocated_bytes` and `reserved_bytes` are always up to date."""
 
     __slots__ = (
+        "_folding",
         "all",
         "allocated_bytes",
         "large_pool",
@@ -101,6 +104,7 @@ class Statistics:
         self.num_alloc_retries = self.num_ooms = self.num_sync_all_streams = 0
         self.num_device_alloc = self.num_device_free = 0
         self.allocated_bytes = self.reserved_bytes = 0
+        self._folding = Lock()
         self.notes: list[int] = []  # kind and pool, bytes of the block, bytes requested or count of split blocks
 
     # ---- steps; the frequent ones are written out where they happen, as `notes += (...)`
@@ -129,10 +133,13 @@ class Statistics:
 
     def fold(self) -> None:
         """Bring the counters up to date with the notes."""
-        if not self.notes:
-            return
-        rows = np.array(self.notes, dtype=np.int64).reshape(-1, 3)
-        self.notes = []
+        with self._folding:  # a thread that shows progress may ask while another allocates
+            noted = len(self.notes)
+            rows = np.array(self.notes[:noted], dtype=np.int64).reshape(-1, 3)
+            del self.notes[:noted]
+            self._fold(rows)
+
+    def _fold(self, rows: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> None:
         large = (rows[:, 0] & 1).astype(np.bool_)
         for counters, rows_of_kind in (
             (self.all, rows),
@@ -140,7 +147,7 @@ class Statistics:
             (self.small_pool, rows[~large]),
         ):
             if len(rows_of_kind):
-                _fold(counters, rows_of_kind)
+                _fold_kind(counters, rows_of_kind)
 
     def _stats(self) -> list[tuple[str, Stat]]:
         self.fold()
@@ -169,7 +176,7 @@ class Statistics:
         return dict(sorted(flat.items()))
 
 
-def _fold(counters: Counters, rows: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> None:
+def _fold_kind(counters: Counters, rows: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> None:
     kind, size, third = rows[:, 0] >> 1, rows[:, 1], rows[:, 2]
     out, back = (kind == HANDED_OUT).astype(np.int64), (kind == GIVEN_BACK).astype(np.int64)
     inactive, split = (kind == INACTIVE).astype(np.int64), (kind == SPLIT).astype(np.int64)

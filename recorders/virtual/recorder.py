@@ -42,7 +42,7 @@ class VirtualRecorder:
     def allocated(self) -> tuple[int, int, int]:
         allocators = self.session.device.allocators
         now = max(each.allocated_bytes for each in allocators)
-        peak = max(each.memory_stats()["allocated_bytes.all.peak"] for each in allocators)
+        peak = max(each.peak_allocated_bytes for each in allocators)
         return now, peak, sum(map(len, self.session.device.logs))
 
 

@@ -1,5 +1,7 @@
 """The caching allocator at its default settings: the hand-derived vectors of PyTorch's rules, and the event order."""
 
+import threading
+
 import pytest
 from oomdoc.allocator.config import MIB, AllocatorConfig
 from oomdoc.allocator.machine import Allocator, OutOfMemory
@@ -226,3 +228,25 @@ def test_memory_fraction_limits_reserved_bytes():
     assert (caught.value.device_free, caught.value.allowed) == (512 * MIB, 512 * MIB)
     allocator.set_memory_fraction(1.0)
     assert allocator.malloc(1) > 0
+
+
+def test_another_thread_may_ask_for_statistics_while_blocks_are_handed_out():
+    allocator = Allocator(capacity_bytes=GIB)
+    done, wrong = threading.Event(), []
+
+    def ask():
+        while not done.is_set():
+            stats = allocator.memory_stats()
+            if stats["allocation.all.current"] not in (0, 1) or allocator.peak_allocated_bytes > 1024:
+                wrong.append(stats)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for _ in range(20_000):
+        allocator.free(allocator.malloc(1000))
+    done.set()
+    asking.join()
+    assert wrong == []
+    stats = allocator.memory_stats()
+    assert stats["allocation.all.allocated"] == stats["allocation.all.freed"] == 20_000
+    assert stats["allocated_bytes.all.peak"] == 1024
