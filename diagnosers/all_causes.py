@@ -38,9 +38,9 @@ DIAGNOSERS: dict[str, Diagnoser] = {
     for code, module in {
         "OOM012": request_exceeds_card,
         "OOM013": outside_allocator,
-        "OOM005": fragmentation,
         "OOM006": leaked_graph,
         "OOM014": growing_references,
+        "OOM005": fragmentation,
         "OOM020": pending_frees,
         "OOM011": graph_without_backward,
         "OOM015": previous_graph,
@@ -58,8 +58,8 @@ DIAGNOSERS: dict[str, Diagnoser] = {
         # what is left, by category
         "OOM004": activations_dominate,
         "OOM003": optimizer_state_dominates,
-        "OOM002": gradients_dominate,
         "OOM001": parameters_dominate,
+        "OOM002": gradients_dominate,
         "OOM024": temporaries_dominate,
     }.items()
 }

@@ -30,7 +30,7 @@ from .attribution.signs import Sign
 from .attribution.stacks import library_location
 from .interface import Case, Category, Claim, DeviceProfile, LiveBlock
 from .judging import bytes_of, claim, share
-from .text import moment, percent, size
+from .text import count, moment, percent, size
 
 CODE = "OOM009"
 NAME = "attention-scores"
@@ -41,21 +41,66 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     mine = case.live(Category.ACTIVATION, Category.TEMPORARY)
     candidates = {i: b for i, b in mine.items() if not b.signs & Sign.LOSS}
     profile = case.profile
+    blocks = {**_softmaxed(profile, candidates, thresholds), **_larger_than_projections(candidates, thresholds)}
+    total = bytes_of(blocks.values())
+    part = share(profile, total)
+    if not blocks or part < thresholds["min_share"]:
+        return None
+    largest = max(block.requested_bytes for block in blocks.values())
+    evidence = [
+        f"{count(len(blocks), 'tensor')}, the largest {size(largest)}; they grow with the square of the sequence"
+    ]
+    title = f"Attention scores hold {size(total)}, {percent(part)} of what was live {moment(profile)}"
+    return claim(case, blocks, title, thresholds, evidence)
+
+
+def _softmaxed(
+    profile: DeviceProfile, candidates: Mapping[int, LiveBlock], thresholds: Mapping[str, float]
+) -> dict[int, LiveBlock]:
+    """What a softmax made, and its relatives by size and place."""
     softmaxed = [b for b in candidates.values() if b.signs & Sign.SOFTMAX]
     counts = Counter(b.requested_bytes for b in candidates.values())
     large = {s for s in {b.requested_bytes for b in softmaxed} if counts[s] >= thresholds["min_blocks"]}
-    if not large:
-        return None
     functions = {key for b in softmaxed if b.requested_bytes in large for key in _functions(profile, b)}
     family = {related for s in large for related in (s, 2 * s, s // 2, s // 4)}
-    blocks = {i: b for i, b in candidates.items() if b.requested_bytes in family and _belongs(profile, b, functions)}
-    total = bytes_of(blocks.values())
-    part = share(profile, total)
-    if part < thresholds["min_share"]:
-        return None
-    evidence = [f"{len(blocks)} tensors, the largest {size(max(large))}; they grow with the square of the sequence"]
-    title = f"Attention scores hold {size(total)}, {percent(part)} of what was live {moment(profile)}"
-    return claim(case, blocks, title, thresholds, evidence)
+    return {i: b for i, b in candidates.items() if b.requested_bytes in family and _belongs(profile, b, functions)}
+
+
+def _larger_than_projections(
+    candidates: Mapping[int, LiveBlock], thresholds: Mapping[str, float]
+) -> dict[int, LiveBlock]:
+    """By recorded modules: what an attention module itself makes and is larger than anything its projections make.
+
+    Queries, keys and values have batch x sequence x width values, scores batch x heads x sequence x sequence.
+    """
+    projected: dict[str, int] = {}
+    own: dict[str, list[int]] = {}
+    for index, block in candidates.items():
+        head = _attention_module(block.module)
+        if head is None:
+            continue
+        if block.module == head:
+            own.setdefault(head, []).append(index)
+        else:
+            projected[head] = max(projected.get(head, 0), block.requested_bytes)
+    found = {
+        i: candidates[i]
+        for head, indices in own.items()
+        for i in indices
+        if projected.get(head)
+        and candidates[i].requested_bytes >= thresholds["larger_than_projections"] * projected[head]
+    }
+    return found if len(found) >= thresholds["min_blocks"] else {}
+
+
+def _attention_module(module: str | None) -> str | None:
+    """`layers.3.self_attn.q_proj` -> `layers.3.self_attn`; `attention.0.qkv` -> `attention.0`; None where none is."""
+    parts = module.split(".") if module else []
+    for index, part in enumerate(parts):
+        if "attn" in part.lower() or "attention" in part.lower():
+            end = index + 2 if index + 1 < len(parts) and parts[index + 1].isdigit() else index + 1
+            return ".".join(parts[:end])
+    return None
 
 
 def _functions(profile: DeviceProfile, block: LiveBlock) -> set[tuple[str, str]]:

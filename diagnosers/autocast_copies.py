@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 from .interface import Case, Category, Claim
 from .judging import bytes_of, claim, share
-from .text import moment, percent, size
+from .text import count, moment, percent, size
 
 CODE = "OOM010"
 NAME = "autocast-copies"
@@ -38,7 +38,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     if part < thresholds["min_share"]:
         return None
     parameters = case.profile.bytes_of(Category.PARAMETER)
-    evidence = [f"{len(blocks)} copies, kept until autocast ends"]
+    evidence = [f"{count(len(blocks), 'copied weight')} kept until autocast ends"]
     if parameters:
         evidence.append(f"{total / parameters:.2f} bytes of copies per byte of parameters")
     title = (

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 
 from .interface import Case, Category, Claim
 from .judging import bytes_of, claim, share
-from .text import moment, percent, size
+from .text import count, moment, percent, size
 
 CODE = "OOM018"
 NAME = "communication-buffers"
@@ -36,6 +36,6 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     part = share(case.profile, total)
     if part < thresholds["min_share"]:
         return None
-    evidence = [f"{len(blocks)} buffers, the largest {size(max(b.requested_bytes for b in blocks.values()))}"]
+    evidence = [f"{count(len(blocks), 'buffer')}, the largest {size(max(b.requested_bytes for b in blocks.values()))}"]
     title = f"Buffers of collectives hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
     return claim(case, blocks, title, thresholds, evidence)

@@ -96,5 +96,6 @@ def _finding(claim: Claim, cause: Diagnoser, device: DeviceProfile) -> Finding:
 def _rank(finding: Finding, causes: Mapping[str, Diagnoser]) -> tuple[int, int, int]:
     """Severity; causes that explain a failure on their own, then what can be taken away, then what dominates; bytes."""
     cause = causes[finding.code]
-    kind = 0 if getattr(cause, "DECISIVE", False) else 2 if getattr(cause, "GENERAL", False) else 1
+    decisive = getattr(cause, "DECISIVE", False) and finding.severity is not Severity.NOTE
+    kind = 0 if decisive else 2 if getattr(cause, "GENERAL", False) else 1
     return (_SEVERITY[finding.severity], kind, -finding.bytes)

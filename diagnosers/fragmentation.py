@@ -6,9 +6,10 @@ What it means
 
 Evidence used
     Arithmetic at the failure: the largest free block is smaller than the request, while all free blocks of the
-    process (with what the driver still had) are not. Segments are rewound to the moment of the failure. The blocks
-    that pin the emptiest segments are named. Without a failure the same at the peak, for the largest request of the
-    recording, as a note.
+    process (with what the driver still had) are not: an error where earlier steps had needed as much, or where a
+    third of the reserved memory is holes; else, or where a leak explains it, a warning. Segments are rewound to the
+    moment of the failure. The blocks that pin the emptiest segments are named. Without a failure the same at the
+    peak, for the largest request of the recording, as a note.
 
 Example
     An 11 GiB segment is free after step 1; in step 2 small tensors settle in it, 0.5 GiB of it live, and the next
@@ -27,6 +28,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ..snapshots.timeline import live_bytes
 from .interface import Case, Claim, Confidence, DeviceProfile, Location, Severity
 from .judging import Held, held_by_line, locations
 from .layout import spans_at
@@ -52,7 +54,9 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     if profile.oom is not None:
         free = cached.bytes + (profile.oom.device_free_bytes or 0)
         fits = free >= profile.oom.requested_bytes
-        if fits and part >= thresholds["min_share_when_decisive"]:
+        explained = sum(profile.live[index].requested_bytes for index in case.blamed) >= profile.oom.requested_bytes
+        decisive = part >= thresholds["decisive_share"] or _is_no_new_demand(profile, part, thresholds)
+        if fits and decisive and not explained:
             return _claim(case, Severity.ERROR, part, free)
         if part >= thresholds["min_share" if not fits else "min_share_when_it_would_do"]:
             return _claim(case, Severity.WARNING, part, free)
@@ -86,6 +90,17 @@ def _claim(case: Case, severity: Severity, part: float, free: int) -> Claim:
         locations=_requester(profile) + locations(pins)[:2],
         remedies=REMEDIES[1:] if expandable else REMEDIES,
     )
+
+
+def _is_no_new_demand(profile: DeviceProfile, part: float, thresholds: Mapping[str, float]) -> bool:
+    """The job has held (about) as much before as it asked for now: it is the holes that fail it."""
+    if profile.oom is None or part < thresholds["min_share_when_decisive"]:
+        return False
+    ended = [step.event for step in profile.steps if step.event < profile.oom.event]
+    if not ended:
+        return False
+    before = int(live_bytes(profile.device_snapshot)[: ended[-1] + 2].max())
+    return profile.live_bytes + profile.oom.requested_bytes <= thresholds["new_demand"] * before
 
 
 def _requester(profile: DeviceProfile) -> tuple[Location, ...]:

@@ -24,7 +24,8 @@ What the remedies change
 
 from collections.abc import Mapping
 
-from .interface import Case, Category, Claim
+from .attribution.steps import mark_at
+from .interface import Case, Category, Claim, LiveBlock
 from .judging import bytes_of, claim, is_largest, share
 from .text import moment, percent, size
 
@@ -34,8 +35,25 @@ REMEDIES = ("fsdp", "mixed-precision", "cpu-offload")
 GENERAL = True
 
 
+def _stashed(case: Case) -> dict[int, LiveBlock]:
+    """Results of autograd.grad in a list: made by an earlier backward, as large as parameters, in no `.grad`."""
+    profile = case.profile
+    if profile.recording is None or not profile.recording.marks:
+        return {}  # inferred categories call them gradients already
+    mark = mark_at(profile.recording.marks, (profile.oom or profile.peak).event)
+    sizes = {b.requested_bytes for b in profile.live if b.category is Category.PARAMETER}
+    return {
+        index: block
+        for index, block in case.live(Category.TEMPORARY).items()
+        if mark is not None
+        and block.birth_phase == "backward"
+        and block.birth < mark.event
+        and block.requested_bytes in sizes
+    }
+
+
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
-    blocks = case.live(Category.GRADIENT)
+    blocks = {**case.live(Category.GRADIENT), **_stashed(case)}
     total = bytes_of(blocks.values())
     part = share(case.profile, total)
     parameters = case.profile.bytes_of(Category.PARAMETER)

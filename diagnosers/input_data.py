@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from .interface import Case, Category, Claim
 from .judging import bytes_of, claim, share
-from .text import moment, percent, size
+from .text import count, moment, percent, size
 
 CODE = "OOM016"
 NAME = "input-data"
@@ -35,4 +35,4 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     if part < thresholds["min_share"]:
         return None
     title = f"Input data holds {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
-    return claim(case, blocks, title, thresholds, [f"{len(blocks)} tensors"])
+    return claim(case, blocks, title, thresholds, [f"{count(len(blocks), 'tensor')}"])

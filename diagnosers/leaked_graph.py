@@ -6,10 +6,10 @@ What it means
     Memory grows by the same amount per step until the card is full; a smaller batch only postpones that.
 
 Evidence used
-    Blocks alive now that were born in each complete step after the first, on the same stacks, from several lines of
-    a forward. At least three complete steps are needed; the first is left out as warm-up (lazy state, workspaces,
-    caches). The line named first is where the user's script makes the graph; what keeps it is on or below that
-    line.
+    Blocks alive now that were born in each complete step after the first, on the same stacks, several tensors of a
+    forward each. At least three complete steps are needed; the first is left out as warm-up (lazy state,
+    workspaces, caches). The line named first is where the user's script makes the graph; what keeps it is on or
+    below that line.
 
 Example
     `total = total + validation_loss` outside no_grad keeps 0.5 MiB per step of a small MLP, for ever. A loss that
@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .call_sites import Lines
-from .interface import Case, Category, Claim, DeviceProfile, Inconclusive, LiveBlock, Location, Severity
+from .interface import Case, Claim, DeviceProfile, Inconclusive, LiveBlock, Location, Severity
 from .judging import bytes_of, claim, share
 from .survivors import complete_steps, growth
 from .text import percent, size
@@ -48,9 +48,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | Inconclusiv
         reason = f"{complete} complete steps before memory ran out; three are needed to tell growth from warm-up"
         return Inconclusive(code=CODE, reason=reason)
     found = growth(profile, case.live())
-    if found is None or found.stacks_per_step < thresholds["min_stacks"]:
-        return None
-    if not any(block.category is Category.ACTIVATION for block in found.blocks.values()):
+    if found is None or found.forward_blocks_per_step < thresholds["min_blocks_per_step"]:
         return None
     total = bytes_of(found.blocks.values())
     if total < thresholds["min_bytes"] or share(profile, total) < thresholds["min_share"]:
@@ -60,7 +58,8 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | Inconclusiv
         f" steps, {percent(share(profile, total))} of what is live"
     )
     evidence = [
-        f"blocks of steps {found.steps[0]} to {found.steps[-1]} are all alive, on {found.stacks_per_step} stacks",
+        f"blocks of steps {found.steps[0]} to {found.steps[-1]} are all alive,"
+        f" {found.forward_blocks_per_step} tensors of a forward each",
         *_room(profile, found.bytes_per_step),
     ]
     answer = claim(case, found.blocks, title, thresholds, evidence, at_least=Severity.ERROR)

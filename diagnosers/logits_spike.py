@@ -28,7 +28,7 @@ from .attribution.signs import Sign
 from .interface import Case, Category, Claim, LiveBlock
 from .judging import bytes_of, claim, share
 from .layout import ROUNDING_BYTES
-from .text import moment, percent, size
+from .text import count, moment, percent, size
 
 CODE = "OOM008"
 NAME = "logits-spike"
@@ -51,7 +51,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     if part < thresholds["min_share"] or len(blocks) > thresholds["max_blocks"]:
         return None
     evidence = [
-        f"{len(blocks)} tensors of {size(min(family))} to {size(max(b.requested_bytes for b in blocks.values()))}",
+        f"{count(len(blocks), 'tensor')}, the largest {size(max(b.requested_bytes for b in blocks.values()))}",
         "they come after the last block, so activation checkpointing of the blocks leaves them as they are",
     ]
     if oom is not None and oom.signs & Sign.LOSS:

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from .attribution.signs import Sign
 from .interface import Case, Category, Claim
 from .judging import bytes_of, claim, share
-from .text import moment, percent, size
+from .text import count, moment, percent, size
 
 CODE = "OOM023"
 NAME = "model-copies"
@@ -38,4 +38,4 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     if part < thresholds["min_share"]:
         return None
     title = f"Copies made by deepcopy hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
-    return claim(case, blocks, title, thresholds, [f"{len(blocks)} tensors"])
+    return claim(case, blocks, title, thresholds, [f"{count(len(blocks), 'tensor')}"])

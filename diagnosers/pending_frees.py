@@ -25,7 +25,7 @@ import numpy as np
 from ..snapshots.timeline import lifetimes
 from .interface import Case, Claim
 from .judging import bytes_of, claim, share
-from .text import moment, percent, size
+from .text import count, moment, percent, size
 
 CODE = "OOM020"
 NAME = "pending-frees"
@@ -50,4 +50,6 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     title = (
         f"{size(total)} were dropped but wait for another stream {moment(profile)}, {percent(part)} of the live bytes"
     )
-    return claim(case, blocks, title, thresholds, [f"{len(blocks)} blocks between free_requested and free_completed"])
+    return claim(
+        case, blocks, title, thresholds, [f"{count(len(blocks), 'block')} between free_requested and free_completed"]
+    )

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from .interface import Case, Category, Claim, LiveBlock, Severity
 from .judging import bytes_of, claim, share
 from .survivors import complete_steps, step_of
-from .text import moment, percent, size
+from .text import count, moment, percent, size
 
 CODE = "OOM015"
 NAME = "previous-graph"
@@ -50,6 +50,6 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     title = (
         f"{size(total)} of the previous iteration were still alive {moment(profile)}, {percent(part)} of the live bytes"
     )
-    evidence = [f"{len(blocks)} blocks, dropped only after the next forward had begun"]
+    evidence = [f"{count(len(blocks), 'block')}, dropped only after the next forward had begun"]
     fits = Severity.WARNING if part >= thresholds["warn_share"] else Severity.NOTE
     return claim(case, blocks, title, thresholds, evidence, at_least=fits)

@@ -105,7 +105,7 @@ def _boundaries(
     if not facts.events:
         return Boundaries((), "none found")
     if recorded is not None and recorded.marks:
-        found = recorded_boundaries(recorded.marks, facts.events - 1)
+        found = recorded_boundaries(recorded.marks, facts.events - 1, facts.phases.ends_out_of_memory)
         if found.events:
             return found  # else an evaluation: no optimizer ends a step
     return find_boundaries(facts, device.trace, snapshot.annotations, device.device)

@@ -25,7 +25,7 @@ class Growth:
     blocks: dict[int, LiveBlock]  # by index into DeviceProfile.live, of all steps
     steps: tuple[int, ...]  # the steps that left something, oldest first
     bytes_per_step: int  # the median over those steps
-    stacks_per_step: int  # distinct lines of code and sizes, in the median step
+    forward_blocks_per_step: int  # of activations born in a forward, in the median step
 
 
 def complete_steps(profile: DeviceProfile) -> int:
@@ -67,5 +67,13 @@ def growth(profile: DeviceProfile, live: dict[int, LiveBlock]) -> Growth | None:
         blocks={index: live[index] for steps in kept.values() for indices in steps.values() for index in indices},
         steps=tuple(profile.steps[step].step for step in sorted(wanted)),
         bytes_per_step=sorted(per_step)[len(per_step) // 2],
-        stacks_per_step=len(kept),
+        forward_blocks_per_step=_median_forward_blocks(kept, live, wanted),
     )
+
+
+def _median_forward_blocks(kept: dict[int, dict[int, list[int]]], live: dict[int, LiveBlock], wanted: set[int]) -> int:
+    def is_forward(index: int) -> bool:
+        return live[index].category is Category.ACTIVATION and live[index].birth_phase == "forward"
+
+    counts = sorted(sum(is_forward(i) for steps in kept.values() for i in steps[step]) for step in wanted)
+    return counts[len(counts) // 2]

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 from .interface import Case, Category, Claim
 from .judging import bytes_of, claim, is_largest, share
-from .text import moment, percent, size
+from .text import count, moment, percent, size
 
 CODE = "OOM024"
 NAME = "temporaries-dominate"
@@ -40,4 +40,4 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
         return None
     largest = max(block.requested_bytes for block in blocks.values())
     title = f"Short-lived tensors hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
-    return claim(case, blocks, title, thresholds, [f"{len(blocks)} tensors, the largest {size(largest)}"])
+    return claim(case, blocks, title, thresholds, [f"{count(len(blocks), 'tensor')}, the largest {size(largest)}"])

@@ -29,3 +29,8 @@ def moment(profile: DeviceProfile) -> str:
         at.phase, f" in {at.phase}"
     )
     return f"{when}{where}" + (f" of step {at.step}" if at.step is not None else "")
+
+
+def count(number: int, what: str) -> str:
+    """`1 tensor`, `12 tensors`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

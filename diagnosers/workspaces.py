@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from .interface import Case, Category, Claim
 from .judging import bytes_of, claim, share
-from .text import moment, percent, size
+from .text import count, moment, percent, size
 
 CODE = "OOM019"
 NAME = "workspaces"
@@ -37,4 +37,4 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     title = (
         f"Workspaces of cuBLAS and cuDNN hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
     )
-    return claim(case, blocks, title, thresholds, [f"{len(blocks)} workspaces"])
+    return claim(case, blocks, title, thresholds, [f"{count(len(blocks), 'workspace')}"])

@@ -29,7 +29,7 @@ class BlockFacts(NamedTuple):
     spans_a_phase: bool  # a whole forward, backward or step lies inside its life
     meets_backward: bool  # alive when the next backward starts
     after_forward: bool  # the phase before its birth was a forward
-    feeds_forward: bool  # made before a forward, alive when it starts, by a line that does so in every round
+    feeds_forward: bool  # made before a forward by a line that does so in every round, gone before the next but one
     before_backward: bool  # the phase after its birth is a backward, or the recording ends before any
     framed: bool  # has a stack at all
 
@@ -183,17 +183,23 @@ def _preceded_by(phases: Phases, birth: NDArray[np.int64], kind: int) -> NDArray
 
 
 def _followed_by(phases: Phases, birth: NDArray[np.int64], kind: int) -> NDArray[np.bool_]:
-    """Whether the next forward, backward or step event after the birth is of `kind`; True where there is none."""
+    """Whether the next forward, backward or step event after the birth is of `kind`.
+
+    After the last of them it counts as followed where the recording has the kind at all, or ran out of memory before.
+    """
     working = np.flatnonzero(np.isin(phases.phase, (FORWARD, BACKWARD, OPTIMIZER)))
     after = np.searchsorted(working, birth, side="right")
-    result = np.ones(len(birth), bool)
+    result = np.full(len(birth), bool((phases.phase == kind).any()) or phases.ends_out_of_memory)
     known = after < len(working)
     result[known] = phases.phase[working[after[known]]] == kind
     return result
 
 
 def _feeds_forward(phases: Phases, lives: Lifetimes, birth_phase: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Blocks of no phase that the next forward finds alive, where the same stack made such a block for another one."""
+    """Blocks of no phase that the next forward finds alive, where the same stack made such a block for another one.
+
+    A batch is dropped before the forward after the next: what lives longer is kept for something else.
+    """
     meets = _meets(phases, lives.birth, lives.death, FORWARD) & _followed_by(phases, lives.birth, FORWARD)
     mine = np.flatnonzero(meets & (birth_phase == OTHER) & (lives.birth >= 0) & (lives.alloc_stack >= 0))
     result = np.zeros(len(lives), bool)
@@ -203,7 +209,8 @@ def _feeds_forward(phases: Phases, lives: Lifetimes, birth_phase: NDArray[np.int
     following = np.searchsorted(starts, lives.birth[mine], side="right")
     pairs = np.unique(np.stack([lives.alloc_stack[mine].astype(np.int64), following], axis=1), axis=0)
     stacks, rounds = np.unique(pairs[:, 0], return_counts=True)
-    result[mine] = np.isin(lives.alloc_stack[mine], stacks[rounds > 1])
+    ends = np.append(starts, np.iinfo(np.int64).max)[np.minimum(following + 2, len(starts))]
+    result[mine] = np.isin(lives.alloc_stack[mine], stacks[rounds > 1]) & (lives.free_requested[mine] < ends)
     return result
 
 

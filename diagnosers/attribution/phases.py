@@ -31,6 +31,7 @@ class Phases:
     run_end: NDArray[np.int64]
     python_stacks: bool  # the trace has Python frames
     native_stacks: bool  # and C++ frames
+    ends_out_of_memory: bool = False
 
     def at(self, event: int) -> int:
         """The phase that the job is in just after `event`: that of the event, or of the one before it."""
@@ -93,13 +94,14 @@ def find_phases(trace: Trace, signs: StackSigns, steps: Sequence[Window] = ()) -
     for window in steps:
         inside[window.first : window.last + 1] = True
     phase[inside] = OPTIMIZER
-    run_start, run_end = _runs(phase, trace.action == Action.ALLOC)
+    run_start, run_end = _runs(phase, trace.action == Action.ALLOC, has_python)
     return Phases(
         phase=phase,
         run_start=run_start,
         run_end=run_end,
         python_stacks=python_stacks,
         native_stacks=bool(((of_event & Sign.NATIVE) != 0).any()),
+        ends_out_of_memory=bool((trace.action == Action.OOM).any()),
     )
 
 
@@ -122,8 +124,13 @@ def _frameless_is_backward(trace: Trace, has_python: NDArray[np.bool_], of_event
     return bool(without.sum() <= 3 * (allocs & has_python).sum())
 
 
-def _runs(phase: NDArray[np.int8], is_alloc: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Joins neighbouring events of one phase; an allocation of another working phase ends a run."""
+def _runs(
+    phase: NDArray[np.int8], is_alloc: NDArray[np.bool_], has_python: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Joins neighbouring events of one phase; an allocation of another working phase ends a run.
+
+    A forward also ends where the script allocates outside any module: the next batch, the loss.
+    """
     events = len(phase)
     start = np.arange(events, dtype=np.int64)
     end = np.arange(events, dtype=np.int64)
@@ -132,7 +139,10 @@ def _runs(phase: NDArray[np.int8], is_alloc: NDArray[np.bool_]) -> tuple[NDArray
         mine = np.flatnonzero(phase == kind)
         if not len(mine):
             continue
-        barriers = np.cumsum(working & (phase != kind))  # how many foreign working allocations up to each event
+        foreign = working & (phase != kind)
+        if kind == FORWARD:
+            foreign |= is_alloc & has_python & (phase == OTHER)
+        barriers = np.cumsum(foreign)  # how many of them up to each event
         gap = np.diff(mine) - 1
         split = (gap > MAX_GAP_EVENTS) | (np.diff(barriers[mine]) > 0)
         group = np.concatenate(([0], np.cumsum(split)))

@@ -25,11 +25,14 @@ class Boundaries:
     source: str  # how they were found
 
 
-def recorded_boundaries(marks: Sequence[Mark], last_event: int) -> Boundaries:
+def recorded_boundaries(marks: Sequence[Mark], last_event: int, out_of_memory: bool) -> Boundaries:
     """From the marks of oomdoc's own recordings; the step that the recording ends in counts once its optimizer ran."""
     events = [mark.event - 1 for before, mark in pairwise(marks) if mark.step > before.step and before.step > 0]
-    if marks and events and any(m.step == marks[-1].step and m.phase == "optimizer" for m in marks):
+    if not out_of_memory and marks and any(m.step == marks[-1].step and m.phase == "optimizer" for m in marks):
         events.append(last_event)  # the script ended after its last step
+    if not events and not any(mark.phase in ("backward", "optimizer") for mark in marks):
+        starts = [mark.event for mark in marks if mark.phase == "forward"]
+        return Boundaries(tuple(event - 1 for event in starts[1:]), "recorded forwards")  # an evaluation
     return Boundaries(tuple(events), "recorded")
 
 

@@ -14,6 +14,7 @@ from ...allocator.config import AllocatorConfig
 from ...errors import OomdocError
 from ...snapshots import writer
 from ...snapshots.model import Snapshot
+from ...snapshots.unpickler import collector_paused
 from ..hooks import Hooks
 from ..job import describe
 from . import (
@@ -57,18 +58,19 @@ class Session:
 
     def snapshot(self, argv: Sequence[str] = (), settings: Mapping[str, object] | None = None) -> Snapshot:
         """What a dump at this moment holds."""
-        self.roles.finish()
-        return recording.build(
-            self.device,
-            self.roles.marks,
-            self.hooks.modules,
-            argv=argv,
-            rank=self.rank,
-            world_size=self.world_size,
-            facts=self._facts(),
-            fidelity=recording.fidelity(self.device, self.notes, self.tracker.estimated),
-            settings=settings,
-        )
+        with collector_paused():  # a collection in between would free tensors: events and blocks would disagree
+            self.roles.finish()
+            return recording.build(
+                self.device,
+                self.roles.marks,
+                self.hooks.modules,
+                argv=argv,
+                rank=self.rank,
+                world_size=self.world_size,
+                facts=self._facts(),
+                fidelity=recording.fidelity(self.device, self.notes, self.tracker.estimated),
+                settings=settings,
+            )
 
     def _facts(self) -> dict[str, object]:
         hooks = self.hooks
