@@ -293,6 +293,12 @@ def _check_whole(key: str, value: list[str]) -> dict[str, object]:
     return {}
 
 
+def _check_positive(key: str, value: list[str]) -> dict[str, object]:
+    if _whole(key, _single(key, value)) == 0:
+        raise AllocConfError(f"{key} must be above 0")
+    return {}
+
+
 def _check_threads(key: str, value: list[str]) -> dict[str, object]:
     threads = _whole(key, _single(key, value))
     if not _is_power_of_two(threads) or threads > 128:
@@ -313,7 +319,7 @@ _READERS: Mapping[str, Callable[[str, list[str]], dict[str, object]]] = {
     "pinned_max_cached_size_mb": _check_whole,
     "pinned_max_round_threshold_mb": _check_whole,
     "pinned_num_register_threads": _check_threads,
-    "pinned_reserve_segment_size_mb": _check_whole,
+    "pinned_reserve_segment_size_mb": _check_positive,
     "pinned_use_background_threads": _check_flag,
     "pinned_use_cuda_host_register": _check_flag,
     "pinned_use_hip_host_register": _check_flag,

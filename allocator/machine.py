@@ -407,12 +407,15 @@ class Allocator:
         return suffices
 
     def _release_cached(self) -> None:
-        """Wait for all streams, then free every segment that is one free block and every free page."""
+        """Wait for all streams, then free every segment that is one free block and every free page.
+
+        While a capture is underway only private pools that nothing holds any more are touched.
+        """
         if not self._captures:
             self._statistics.num_sync_all_streams += 1
             self.process_events()
-        self._release_pool_blocks(self.heap.large)
-        self._release_pool_blocks(self.heap.small)
+            self._release_pool_blocks(self.heap.large)
+            self._release_pool_blocks(self.heap.small)
         for pool_id, users in self._users.items():
             if users == 0:
                 for pool in self.heap.pools[pool_id]:

@@ -128,6 +128,7 @@ def test_values():
         ("backend:cudaMallocAsync", "another allocator"),
         ("backend:jemalloc", "native or cudaMallocAsync"),
         ("per_process_memory_fraction:1.5", "per_process_memory_fraction must lie between 0 and 1"),
+        ("pinned_reserve_segment_size_mb:0", "pinned_reserve_segment_size_mb must be above 0"),
         ("pinned_num_register_threads:3", "pinned_num_register_threads must be a power of 2"),
         ("max_split_size_mb,128", "expected ':'"),
         ("expandable_segments:True:max_split_size_mb:128", "expected ','"),

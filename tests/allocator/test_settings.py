@@ -262,4 +262,8 @@ def test_no_retry_while_a_capture_is_underway():
     with pytest.raises(OutOfMemory):
         allocator.malloc(30 * MIB)
     assert log.actions()[-1] is Action.OOM
+    allocator.empty_cache()
     assert Action.SEGMENT_FREE not in log.actions()
+    allocator.end_allocate_to_pool((1, 0))
+    allocator.empty_cache()
+    assert log.actions()[-1] is Action.SEGMENT_FREE
