@@ -23,7 +23,7 @@ from ..diagnosers.interface import Category
 from .costs.compute import recompute_factor
 from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
-from .passes import BlockPass
+from .passes import BlockPass, for_backward
 from .whatif_timeline import BACKWARD, Timeline
 
 NAME = "activation-checkpointing"
@@ -61,6 +61,9 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     for each in passes:
         death[each.saved] = each.end
         parts.extend(_recomputed(timeline, each))
+        casts = _weight_casts(timeline, each)
+        death[casts] = each.iteration.backward_start
+        parts.append(timeline.copies(casts, birth=_before(each, casts), death=timeline.death[casts]))
     new = _with_death(timeline, death).joined(*parts)
     share = len(chosen) / max(1, len(case.facts.blocks))
     factor = recompute_factor(case, paths=tuple(chosen))
@@ -86,6 +89,19 @@ def _iterations(passes: list[BlockPass]) -> list[Any]:
 def _with_death(timeline: Timeline, death: NDArray[np.float64]) -> Timeline:
     rows = np.arange(len(timeline))
     return timeline.copies(rows, birth=timeline.birth, death=death)
+
+
+def _weight_casts(timeline: Timeline, block: BlockPass) -> NDArray[np.intp]:
+    """Lower-precision weights that the block saved: autocast's cache holds them to the end of forward, no longer."""
+    if not np.isfinite(block.backward_start):
+        return np.array([], np.intp)
+    cast = timeline.is_category(Category.AUTOCAST_CACHE) & timeline.under(block.path)
+    cast &= (timeline.birth >= block.iteration.start) & (timeline.birth < block.iteration.backward_start)
+    return np.flatnonzero(cast & for_backward(timeline, block.iteration))
+
+
+def _before(block: BlockPass, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+    return np.full(len(rows), block.backward_start - 0.95)
 
 
 def _recomputed(timeline: Timeline, block: BlockPass) -> list[Timeline]:

@@ -5,6 +5,7 @@ batch that a DataLoader yields, so the effective batch is that of the script.
 """
 
 import os
+import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -120,6 +121,12 @@ class Fsdp(Application):
                 old.data = old.data.new_empty(0)  # a list that the script keeps must not hold the whole model
 
     def _refuse_wrapped(self, model: torch.nn.Module) -> None:
+        state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+        if state is not None and state._shared_state:
+            raise CannotApplyError(
+                "accelerate (or the Hugging Face Trainer) distributes this model: write fsdp into its own config, "
+                "`oomdoc fix --framework hf`, and leave fsdp out of oomdoc.yaml."
+            )
         names = {type(module).__name__ for module in model.modules()}
         wrapped = names & {"DistributedDataParallel", "FullyShardedDataParallel"}
         wrapped |= {"fully_shard"} if any(n.startswith("FSDP") and n != "FSDPModule" for n in names) else set()
