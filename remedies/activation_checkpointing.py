@@ -28,6 +28,7 @@ from .whatif_timeline import BACKWARD, Timeline
 
 NAME = "activation-checkpointing"
 NUMERICS = Numerics.IDENTICAL
+ENGINE_EVENTS = 7  # from the end of an operation of backward to the release of what it saved
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
@@ -121,5 +122,20 @@ def _recomputed(timeline: Timeline, block: BlockPass) -> list[Timeline]:
 
     birth = squeezed(timeline.birth[again])
     saved = np.isin(again, block.saved)
-    death = np.where(saved, timeline.death[again], squeezed(timeline.death[again]) + 1e-6)
+    death = np.where(saved, _given_back(timeline, timeline.death[again]), squeezed(timeline.death[again]) + 1e-6)
     return [timeline.copies(again, birth=birth, death=death, category=Category.ACTIVATION, phase=BACKWARD)]
+
+
+def _given_back(timeline: Timeline, death: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A recomputed tensor goes when its operation is done; a saved one waits until the engine has checked the results.
+
+    Between the two lies what the engine adds up itself (a bias gradient over the rows, with its workspace).
+    """
+    work = timeline.is_category(Category.WORKSPACE) & timeline.is_phase(BACKWARD)
+    work &= timeline.death - timeline.birth < ENGINE_EVENTS
+    births, deaths = np.sort(timeline.birth[work]), np.sort(timeline.death[work])
+    last = np.searchsorted(deaths, death) - 1
+    near = (last >= 0) & (death - deaths[np.maximum(last, 0)] <= ENGINE_EVENTS)
+    first = np.searchsorted(births, death - 2 * ENGINE_EVENTS)
+    start = births[np.minimum(first, len(births) - 1)] - 1.5 if len(births) else death
+    return np.where(near & (start < death), start, death)

@@ -31,13 +31,18 @@ class Kind(IntEnum):
 _PRODUCT = re.compile(r"^(Linear|Conv(Transpose)?[123]d|Conv1D|Bilinear|NonDynamicallyQuantizableLinear|.*Linear)$")
 _NORM = re.compile(r"(Layer|RMS|Group|T5Layer)Norm|RMSNorm|LayerNorm", re.IGNORECASE)
 _FLOAT32 = re.compile(r"^(Softmax|LogSoftmax|.*Loss|.*Embedding|.*EmbeddingBag|Softplus|CosineSimilarity)$")
-_PRODUCT_LINE = re.compile(
-    r"scaled_dot_product|matmul|einsum|\bbmm\b|baddbmm|F\.linear|F\.conv|attention_interface|\s@\s"
+_PRODUCT_CALL = re.compile(
+    r"scaled_dot_product|matmul|einsum|\bbmm\b|baddbmm|\blinear\(|\bconv[123]d\(|_in_projection|attention_interface|\s@\s"
 )
-_FLOAT32_LINE = re.compile(
-    r"softmax|layer_norm|rms_norm|cross_entropy|nll_loss|\.float\(\)|torch\.float32|rsqrt|\bpow\("
+_FOLLOWING_CALL = re.compile(
+    r"\b(relu|gelu|silu|tanh|sigmoid|dropout|hardtanh|leaky_relu|elu|mish)_?\(|activation\(|act_fn\("
 )
-_SUM_LINE = re.compile(r"\S\s\+\s\S|\.add\(")
+_FLOAT32_CALL = re.compile(
+    r"softmax|(layer|rms|group)_norm|cross_entropy|nll_loss|\.float\(\)|torch\.float32|rsqrt|\bpow\("
+)
+_SUM = re.compile(r"\S\s\+\s\S|\S\s\+=|\.add\(")
+_FLOAT32_NAMES = {"softmax", "log_softmax", "cross_entropy", "nll_loss", "layer_norm", "rms_norm", "group_norm"}
+_CALLS = {"_call_impl", "_wrapped_call_impl"}
 
 
 def kinds_of(timeline: Timeline, class_of: Mapping[str, str], stacks: Stacks) -> NDArray[np.int8]:
@@ -69,21 +74,29 @@ def _of_class(path: str, class_of: Mapping[str, str]) -> int:
 
 
 def _of_line(stacks: Stacks, stack: int, path: str | None, class_of: Mapping[str, str]) -> Kind:
-    frames = stacks.of(stack)
-    frame = next((f for f in frames if "/torch/" not in f.filename and f.line > 0), None)
-    text = linecache.getline(frame.filename, frame.line) if frame is not None else ""
-    if any(f.name in ("softmax", "log_softmax", "cross_entropy", "nll_loss", "layer_norm") for f in frames[:3]):
-        return Kind.KEEPS
-    if _PRODUCT_LINE.search(text):
-        return Kind.HALVES
-    if _FLOAT32_LINE.search(text):
-        return Kind.KEEPS
     normed = path is not None and any(
         _NORM.search(name) for each, name in class_of.items() if each.rpartition(".")[0] == path or path not in class_of
     )
-    if normed and (_SUM_LINE.search(text) or not text):
-        return Kind.KEEPS if text else Kind.OPEN_KEEP
+    for frame in stacks.of(stack)[:6]:
+        if frame.name in _CALLS:
+            break  # from here on it is another module's code
+        if frame.name in _FLOAT32_NAMES:
+            return Kind.KEEPS
+        found = _of_text(linecache.getline(frame.filename, frame.line) if frame.line > 0 else "", normed)
+        if found is not None:
+            return found
     return Kind.OPEN_KEEP if normed else Kind.OPEN_HALF
+
+
+def _of_text(text: str, normed: bool) -> Kind | None:
+    """What one source line says; a sum in a module with norms is its residual stream, which stays float32."""
+    if normed and _SUM.search(text):
+        return Kind.KEEPS
+    if _FLOAT32_CALL.search(text):
+        return Kind.KEEPS
+    if _PRODUCT_CALL.search(text) or _FOLLOWING_CALL.search(text):
+        return Kind.HALVES
+    return None
 
 
 def upcasts(stacks: Stacks, stack: int) -> bool:

@@ -6,6 +6,8 @@ from ..diagnosers.interface import Category
 from .passes import iterations
 from .whatif_timeline import BACKWARD, FORWARD, OTHER, Mask, Timeline
 
+SHORT_EVENTS = 64  # a kernel's workspace is back after a few events, a library handle's stays
+
 
 def scales_with_batch(timeline: Timeline) -> Mask:
     """Rows whose size is proportional to the samples of a batch.
@@ -18,8 +20,10 @@ def scales_with_batch(timeline: Timeline) -> Mask:
     between = timeline.is_category(Category.TEMPORARY, Category.UNKNOWN) & timeline.is_phase(FORWARD, BACKWARD, OTHER)
     parameter_sizes = np.unique(timeline.size[timeline.is_category(Category.PARAMETER)])
     activation_sizes = np.unique(timeline.size[of_batch])
+    # what a kernel takes for its own work (the staging of a reduction over rows) follows the rows
+    call = timeline.is_category(Category.WORKSPACE) & (timeline.death - timeline.birth < SHORT_EVENTS)
     like_parameter = np.isin(timeline.size, np.setdiff1d(parameter_sizes, activation_sizes))
-    return of_batch | (between & ~(like_parameter & timeline.is_phase(BACKWARD)))
+    return of_batch | call | (between & ~(like_parameter & timeline.is_phase(BACKWARD)))
 
 
 def with_batch(timeline: Timeline, factor: float) -> Timeline:
