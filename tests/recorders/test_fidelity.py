@@ -1,12 +1,13 @@
-"""A virtual run of a small LM against four recordings of such a job on a real GPU: every allocation, to the byte."""
+"""Virtual runs of transformer jobs against recordings of such jobs on real GPUs: every allocation, to the byte."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from oomdoc.recorders.launch import RunSpec, run
 from oomdoc.snapshots import reader
 from oomdoc.snapshots.model import Action, DeviceSnapshot
-from oomdoc.snapshots.timeline import extent
+from oomdoc.snapshots.timeline import extent, live_bytes
 
 JOB = Path(__file__).parent / "jobs" / "small_lm.py"
 
@@ -40,3 +41,24 @@ def test_the_virtual_run_is_the_real_one(
     assert allocated.reserved_peak == expected.reserved_peak
     if frees_in_order:
         assert events(virtual, Action.ALLOC, Action.FREE_REQUESTED) == events(real, Action.ALLOC, Action.FREE_REQUESTED)
+
+
+def test_a_full_step_of_a_large_lm_is_the_real_one(shared: Path, tmp_path: Path) -> None:
+    """The recording holds one step of a job that had run before: 5,002 allocations, 65.4 GiB at its peak."""
+    job = JOB.with_name("large_lm.py")
+    result = run(RunSpec(script=str(job), run_dir=tmp_path, gpu="a100-80gb", steps=0))
+    assert result.exit_status == 0
+    snapshot = reader.load(result.snapshots[0])
+    [virtual], real = (
+        snapshot.devices,
+        reader.load(shared / "data" / "snapshots" / "lm-full-step-adamw.pickle").devices[0],
+    )
+    assert snapshot.recording is not None
+    marks = snapshot.recording.devices[0].marks
+    after_first_step = next(b.event for a, b in pairwise(marks) if a.phase == "optimizer")
+    kinds = (Action.ALLOC, Action.FREE_REQUESTED)
+    ours, theirs = events(virtual, *kinds), events(real, *kinds)
+    assert ours[-len(theirs) :] == theirs
+    live, expected = live_bytes(virtual), extent(real)
+    assert live[after_first_step:].max() == expected.peak
+    assert live[-1] == expected.final
