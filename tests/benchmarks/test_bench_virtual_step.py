@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 import torch
-import torch.nn.functional as F
 from oomdoc.recorders.virtual.device import GpuTarget
 from oomdoc.recorders.virtual.session import virtual_session
+from torch.nn import functional
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "train_gpt.py"
 VOCAB, CONTEXT, LAYERS, WIDTH, HEADS, BATCH = 50_257, 1024, 12, 768, 12, 8  # GPT-2, 124M
@@ -40,7 +40,7 @@ def job(device: str) -> Callable[[], None]:
 
     def step() -> None:
         tokens = torch.zeros(BATCH, CONTEXT, dtype=torch.int64, device=device)
-        loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss = functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
