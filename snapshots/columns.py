@@ -50,6 +50,9 @@ class PoolTable:
         return self.index.setdefault((raw[0], raw[1]), len(self.index))
 
     def column(self, values: list[Any]) -> NDArray[np.int32]:
+        first = values[0] if values else None
+        if first in (None, (0, 0)) and values.count(first) == len(values):
+            return np.full(len(values), self.add(first), np.int32)
         try:
             return np.fromiter(map(self._of_value.__getitem__, values), np.int32, len(values))
         except TypeError:  # lists, from a JSON copy
@@ -136,9 +139,12 @@ def _columns(entries: Sequence[Entry], stacks: StackTable, pools: PoolTable) -> 
     count = len(entries)
     try:
         action = np.fromiter(map(ACTIONS.__getitem__, map(_ACTION, entries)), np.uint8, count)
-        size = _integers(list(map(_SIZE, entries)))
+        sizes = list(map(_SIZE, entries))
     except (KeyError, TypeError):
         raise Unsound from None
+    size = _integers(sizes)
+    if not set(map(type, sizes)) <= {int}:
+        raise Unsound
     if count and not (size.min() >= 0 and size.max() <= MAX_BYTES):
         raise Unsound
     return (
@@ -166,16 +172,17 @@ def _values(
 
 
 def _integers(values: list[Any]) -> NDArray[np.int64]:
-    if not set(map(type, values)) <= {int}:
-        raise Unsound
+    """Raises Unsound for what is no number or does not fit; a fraction is cut off."""
     try:
         return np.fromiter(values, np.int64, len(values))
-    except OverflowError:
+    except (OverflowError, TypeError, ValueError):
         raise Unsound from None
 
 
 def _pointers(values: list[Any]) -> NDArray[np.uint64]:
     """Unsigned 64 bit; negative values are the signed view of an unsigned pointer."""
+    if values and values.count(0) == len(values):
+        return np.zeros(len(values), np.uint64)
     try:
         return _integers(values).view(np.uint64)
     except Unsound:

@@ -62,6 +62,10 @@ def load_all(paths: Sequence[str | Path], meanwhile: Callable[[], None] | None =
     return out
 
 
+# the child process ends without taking its millions of objects apart one by one
+_ALIVE: list[object] = []
+
+
 class _Loading:
     """One file: read at once when it is small, or under way in a child process."""
 
@@ -121,6 +125,8 @@ class _Loading:
 def _read(file: IO[bytes], *, fenced: bool) -> Snapshot:
     with collector_paused():
         raw, payload = read_object(file, fenced=fenced)
+        if fenced:
+            _ALIVE.append(raw)
         return _from(raw, consume=not fenced, payload=payload)
 
 

@@ -6,6 +6,7 @@ loading is fenced in instead: whatever happens to the child, the caller gets one
 """
 
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -86,6 +87,7 @@ class Reading:
 def _child(read: Callable[[], Snapshot], payload_bytes: int, result: IO[bytes]) -> NoReturn:
     status = _FAULT
     try:
+        gc.disable()
         faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         _limit(payload_bytes)

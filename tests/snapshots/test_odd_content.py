@@ -41,7 +41,7 @@ def test_an_unusable_entry_is_left_out_and_the_others_are_read(what: str) -> Non
 
 
 @pytest.mark.parametrize("key", ["time_us", "stream", "addr", "frames", "pool_id"])
-@pytest.mark.parametrize("value", [None, "x", 1.5, [], {}, [[1]], 1 << 80, -(1 << 80)])
+@pytest.mark.parametrize("value", [None, "x", [], {}, [[1]], 1 << 80, -(1 << 80)])
 def test_an_odd_optional_value_counts_as_not_recorded(key: str, value: object) -> None:
     trace = read(GOOD, {**GOOD, "addr": 8192, key: value}).devices[0].trace
     assert trace.size.tolist() == [100, 100]
