@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import OomdocError
-from .output import has_color, put, width
+from .output import colors, put, width
 
 EPILOG = """Examples:
 
@@ -78,7 +78,7 @@ def _draw(page: str) -> str:
 
     from ..reports.canvas import draw
 
-    return draw(lambda console: [Markdown(page)], width=min(100, width(sys.stdout)), color=has_color(sys.stdout))
+    return draw(lambda console: [Markdown(page)], width=min(100, width(sys.stdout)), color=colors(sys.stdout))
 
 
 def _index() -> str:

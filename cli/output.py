@@ -31,7 +31,7 @@ def render(report: "Report", form: Format, stream: TextIO | None) -> str:
     if form is Format.TERMINAL:
         from ..reports import terminal
 
-        return terminal.render(report, width=width(stream), color=has_color(stream), ascii_only=not has_utf8(stream))
+        return terminal.render(report, width=width(stream), color=colors(stream), ascii_only=not has_utf8(stream))
     from ..reports.all_formats import RENDERERS
 
     return RENDERERS[form.value](report)
@@ -68,13 +68,13 @@ def width(stream: TextIO | None) -> int:
     return shutil.get_terminal_size((80, 24)).columns
 
 
-def has_color(stream: TextIO | None) -> bool:
-    """A terminal that is not told otherwise by NO_COLOR or TERM=dumb; FORCE_COLOR colours a pipe too."""
+def colors(stream: TextIO | None) -> str | None:
+    """The colours of a terminal that is not told otherwise by NO_COLOR or TERM=dumb; FORCE_COLOR colours a pipe too."""
     if stream is None or os.environ.get("NO_COLOR"):
-        return False
-    if os.environ.get("FORCE_COLOR"):
-        return True
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+        return None
+    if not os.environ.get("FORCE_COLOR") and (not stream.isatty() or os.environ.get("TERM") == "dumb"):
+        return None
+    return "truecolor" if os.environ.get("COLORTERM") in ("truecolor", "24bit") else "256"
 
 
 def has_utf8(stream: TextIO | None) -> bool:

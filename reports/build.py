@@ -86,9 +86,17 @@ def _peak(device: DeviceProfile) -> str:
         return f"No failure was recorded: {held}, {size(peak.reserved_bytes)} reserved. {_largest(device)}"
     used = peak.reserved_bytes + (device.outside_bytes or 0)
     return (
-        f"It fits: {held}; with cache and context {size(used)} of {size(device.capacity_bytes)} "
+        f"It fits{_how_long(device)}: {held}; with cache and context {size(used)} of {size(device.capacity_bytes)} "
         f"({percent(used, device.capacity_bytes)}). {_largest(device)}"
     )
+
+
+def _how_long(device: DeviceProfile) -> str:
+    """A run is known for the steps that were recorded, and no further."""
+    recording = device.snapshot.recording
+    counted = recording.facts.get("steps") if recording else None
+    steps = counted if isinstance(counted, int) else max((each.step for each in device.steps), default=0)
+    return f" for the {steps} steps recorded" if steps > 1 else " for the one step recorded" if steps else ""
 
 
 def _largest(device: DeviceProfile) -> str:

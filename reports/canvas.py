@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
@@ -23,16 +24,19 @@ del _CONTROLS[ord("\n")]
 
 
 def draw(
-    body: Callable[[Console], Iterable[RenderableType]], *, width: int, color: bool, ascii_only: bool = False
+    body: Callable[[Console], Iterable[RenderableType]], *, width: int, color: str | None, ascii_only: bool = False
 ) -> str:
-    """What `body` yields, as text with a newline at its end; no line has trailing blanks unless it is coloured."""
+    """What `body` yields, as text with a newline at its end; no line has trailing blanks unless it is coloured.
+
+    `color` is a colour system of rich ("256", "truecolor"), or None.
+    """
     out = io.StringIO()
     console = Console(
         file=out,
         width=max(40, width),
-        force_terminal=color,
-        no_color=not color,
-        color_system="truecolor" if color else None,
+        force_terminal=color is not None,
+        no_color=color is None,
+        color_system=cast(Any, color),
         highlight=False,
         emoji=False,
         markup=False,
@@ -43,6 +47,6 @@ def draw(
         drawn = [Segment(segment.text.translate(_CONTROLS), segment.style) for segment in console.render(part)]
         console.print(Segments(drawn), end="", crop=False, overflow="ignore")
     text = out.getvalue()
-    if not color:
+    if color is None:
         text = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
     return text.translate(_ASCII).encode("ascii", "replace").decode("ascii") if ascii_only else text

@@ -1,11 +1,11 @@
 """Figures that several renderers show and that are sums over a profile."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ..diagnosers.interface import CallSite, DeviceProfile
-from .text import category_title
+from ..diagnosers.interface import CallSite, DeviceProfile, MemoryProfile
+from .text import category_title, short_path, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +87,41 @@ def grouped(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
             total, count = known.bytes + site.bytes, known.count + site.count
             merged[key] = replace(known, bytes=total, count=count, module=module)
     return tuple(sorted(merged.values(), key=lambda site: -site.bytes))
+
+
+def assumed(profile: MemoryProfile) -> tuple[str, ...]:
+    """What the recorder had to assume or estimate, each once with how often: `Recording.fidelity` in sentences."""
+    found: dict[str, None] = {}
+    for device in profile.devices:
+        fidelity = device.snapshot.recording.fidelity if device.snapshot.recording else {}
+        for what, times in _entries(fidelity.get("assumptions")):
+            found[f"{_local(what)}{_times(times)}"] = None
+        for what, facts in _entries(fidelity.get("estimated")):
+            found[f"estimated: {what}{_estimate(facts)}"] = None
+    return tuple(found)
+
+
+def _entries(section: object) -> list[tuple[str, object]]:
+    return [(str(key), value) for key, value in section.items()] if isinstance(section, Mapping) else []
+
+
+def _estimate(facts: object) -> str:
+    if not isinstance(facts, Mapping):
+        return ""
+    times, largest = facts.get("times"), facts.get("largest_bytes")
+    told = f", at most {size(largest)} each" if isinstance(largest, int) else ""
+    return f"{_times(times)}{told}"
+
+
+def _times(times: object) -> str:
+    return f" ({times} times)" if isinstance(times, int) and times > 1 else ""
+
+
+def _local(what: str) -> str:
+    """Paths inside a sentence, shortened as everywhere else."""
+    return " ".join(_short(word) for word in what.split(" "))
+
+
+def _short(word: str) -> str:
+    path, colon, line = word.partition(":")
+    return short_path(path) + colon + line if path.startswith("/") else word

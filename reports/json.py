@@ -5,6 +5,7 @@ from typing import Any
 
 from ..diagnosers.interface import CallSite, DeviceProfile, Finding, Location
 from ..remedies.interface import Candidate, Plan
+from .figures import assumed
 from .model import DeviceReplay, Gate, Report
 
 SCHEMA = "oomdoc.report/1"
@@ -35,7 +36,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         },
         "devices": [_device(device, report.replays) for device in report.diagnosis.profile.devices],
         "findings": [_finding(finding) for finding in report.diagnosis.findings],
-        "inconclusive": inconclusive(report),
+        "inconclusive": inconclusive(report) + assumptions(report),
         "remedies": [_candidate(each) for each in report.plan.candidates] if report.plan else [],
     }
     if report.gate is not None:
@@ -51,6 +52,11 @@ def inconclusive(report: Report) -> list[dict[str, str]]:
     if report.plan:
         found += _unplanned(report.plan)
     return found
+
+
+def assumptions(report: Report) -> list[dict[str, str]]:
+    """What the recorder had to assume, as entries of the same list."""
+    return [{"code": "recording", "reason": each} for each in assumed(report.diagnosis.profile)]
 
 
 def _unplanned(plan: Plan) -> list[dict[str, str]]:

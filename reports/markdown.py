@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ..diagnosers.interface import DeviceProfile, Finding
 from ..remedies.interface import Candidate, Plan
-from .figures import estimated_bytes, grouped, parts
+from .figures import assumed, estimated_bytes, grouped, parts
 from .json import inconclusive
 from .model import DeviceReplay, Gate, Report
 from .text import band, change, device_title, factor, maybe_size, moment, percent, place, site_place, size
@@ -25,6 +25,10 @@ def render(report: Report) -> str:
         blocks += [_finding(finding, report) for finding in report.diagnosis.findings]
     if report.plan is not None:
         blocks.append(_plan(report.plan))
+    lines = assumed(report.diagnosis.profile)
+    if lines:
+        blocks.append("### Assumed by the recorder")
+        blocks.append("\n".join(f"- {_text(line)}" for line in lines))
     reasons = inconclusive(report)
     if reasons:
         blocks.append("### Could not tell")

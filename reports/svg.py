@@ -15,5 +15,5 @@ WEB_FONT = re.compile(r"@font-face\s*\{[^}]*\}\s*")  # rich's template would fet
 
 def render(report: Report) -> str:
     console = Console(record=True, file=io.StringIO(), width=WIDTH, force_terminal=True, color_system="truecolor")
-    console.print(Text.from_ansi(terminal.render(report, width=WIDTH, color=True)))
+    console.print(Text.from_ansi(terminal.render(report, width=WIDTH, color="truecolor")))
     return WEB_FONT.sub("", console.export_svg(title="oomdoc"))

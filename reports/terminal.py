@@ -11,7 +11,7 @@ from rich.text import Text
 from ..diagnosers.interface import DeviceProfile, Finding, Location, Severity
 from .bars import memory
 from .canvas import draw
-from .figures import estimated_bytes, grouped
+from .figures import assumed, estimated_bytes, grouped
 from .json import inconclusive
 from .model import DeviceReplay, Excerpt, Gate, Report
 from .remedy_table import remedies
@@ -20,10 +20,11 @@ from .text import device_title, maybe_size, moment, percent, place, short_path, 
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold blue"}
 _CALL_SITES = 8
 _LOCATIONS = 3
+_ASSUMPTIONS = 8
 
 
-def render(report: Report, *, width: int = 80, color: bool = False, ascii_only: bool = False) -> str:
-    """The report as text, `width` columns wide; with ANSI colours, and in plain ASCII, if asked."""
+def render(report: Report, *, width: int = 80, color: str | None = None, ascii_only: bool = False) -> str:
+    """The report as text, `width` columns wide; coloured ("256", "truecolor"), and in plain ASCII, if asked."""
     return draw(lambda console: _body(report, console), width=width, color=color, ascii_only=ascii_only)
 
 
@@ -45,6 +46,7 @@ def _body(report: Report, console: Console) -> Iterator[RenderableType]:
     if report.plan is not None:
         yield _heading("What would make it fit" if report.verdict.out_of_memory else "What would save memory")
         yield from remedies(report.plan, console.width)
+    yield from _assumed(report)
     yield from _reasons(report)
     yield from _next(report)
 
@@ -167,6 +169,16 @@ def _replay(replay: DeviceReplay) -> Iterator[RenderableType]:
     for line in [replay.departure, *replay.notes]:
         if line:
             yield Text(line, style="dim")
+
+
+def _assumed(report: Report) -> Iterator[RenderableType]:
+    lines = assumed(report.diagnosis.profile)
+    if not lines:
+        return
+    yield _heading("Assumed by the virtual GPU" if report.source.kind == "virtual" else "Assumed by the recorder")
+    yield Group(*(Text(f"· {line}", style="dim") for line in lines[:_ASSUMPTIONS]))
+    if len(lines) > _ASSUMPTIONS:
+        yield Text(f"{len(lines) - _ASSUMPTIONS} more in --format json", style="dim")
 
 
 def _reasons(report: Report) -> Iterator[RenderableType]:

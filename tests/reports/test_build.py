@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from oomdoc.diagnosers.interface import Diagnosis, Location, MemoryProfile
+from oomdoc.diagnosers.interface import Diagnosis, Location, MemoryProfile, StepBytes
 from oomdoc.reports.build import build, excerpts, verdict_of
+from oomdoc.reports.figures import assumed
 from oomdoc.reports.model import Report
 from oomdoc.reports.text import percent, size
 
@@ -58,6 +59,22 @@ def test_excerpts_are_the_lines_around(script: Path) -> None:
     assert found[middle].first_line == 5
     assert found[middle].lines == ("    h = self.ln(x)", "    h = self.mlp(h)", "    return x + h")
     assert len(found[last].lines) == 2
+
+
+def test_what_was_assumed_is_told_with_how_often(report: Report) -> None:
+    """In the words of the recorder, with the user's file as everywhere else."""
+    assert assumed(report.diagnosis.profile) == (
+        "a float value was read from the GPU at train.py:9: answered 1.0 (4 times)",
+        "estimated: cuDNN workspace (2 times), at most 3.0 MiB each",
+    )
+
+
+def test_a_run_is_known_for_the_steps_recorded(report: Report) -> None:
+    """A job that leaks fits for a while."""
+    device = replace(report.diagnosis.profile.devices[0], oom=None)
+    steps = tuple(StepBytes(step=step, event=0, live_bytes=0, peak_bytes=0) for step in (1, 2, 3))
+    profile = MemoryProfile(devices=(replace(device, steps=steps),))
+    assert verdict_of(Diagnosis(profile=profile, findings=())).summary.startswith("It fits for the 3 steps recorded: ")
 
 
 @pytest.mark.parametrize("line", [0, -1, 8, 10**9])

@@ -47,7 +47,7 @@ def test_no_line_is_wider_than_the_terminal(report: Report, width: int) -> None:
 
 def test_colour_is_only_drawn_when_asked_for(report: Report) -> None:
     """Without it there is no escape sequence; with it the text is the same, all bars solid."""
-    plain, coloured = terminal.render(report), terminal.render(report, color=True)
+    plain, coloured = terminal.render(report), terminal.render(report, color="truecolor")
     assert "\x1b" not in plain
     assert "\x1b[" in coloured
     stripped = [line.rstrip() for line in ESCAPE.sub("", coloured).splitlines()]
