@@ -18,7 +18,7 @@ from .fragmentation import Fit, fit
 from .machine import MANY_BYTES, Allocator, OutOfMemory
 from .replay import OTHER_STREAM, Replay, replay
 
-SPLIT_SIZES = tuple(size * MIB for size in (64, 128, 256, 512))  # max_split_size_mb values that guides name most
+SPLIT_SIZES = tuple(size * MIB for size in (512, 256, 128, 64))  # max_split_size_mb values that guides name most
 DIVISIONS = (4, 8)  # roundup_power2_divisions, as in PyTorch's documentation
 
 
@@ -117,8 +117,13 @@ def advise(
         return Advice(recorded=recorded, baseline=recorded, rows=(), reason="the recording holds no requests")
     baseline = _run(device, known, own, capacity, keep=False) if known.older_blocks else recorded
     rows = [_both(device, known, own, config, capacity) for config in candidates(own)]
-    better = [row for row in rows if _rank(row) < _rank(baseline)]
-    return Advice(recorded=recorded, baseline=baseline, rows=tuple(sorted(better, key=_rank)))
+    better: dict[tuple[bool, int, int], WhatIf] = {}
+    for row in rows:
+        if _rank(row) < _rank(baseline):
+            better.setdefault(
+                _rank(row), row
+            )  # of settings that do the same, the least restrictive, which is tried first
+    return Advice(recorded=recorded, baseline=baseline, rows=tuple(better[rank] for rank in sorted(better)))
 
 
 def candidates(own: AllocatorConfig) -> Iterator[AllocatorConfig]:

@@ -10,9 +10,12 @@ from .options import AllocConfOption, CapacityOption, Format, FormatOption, GpuO
 if TYPE_CHECKING:
     from ..allocator.config import AllocatorConfig
     from ..allocator.replay import Replay
-    from ..allocator.whatif import Failure, WhatIf
+    from ..allocator.whatif import Advice, Failure, WhatIf
     from ..diagnosers.interface import DeviceProfile
     from ..reports.model import DeviceReplay
+
+MOST_EVENTS = 300_000  # some seconds per setting beyond
+MOST_ROWS = 5
 
 EPILOG = """Examples:
 
@@ -34,8 +37,9 @@ def replay(
 ) -> None:
     """Run the recorded requests through the allocator again: would they have fitted?
 
-    Without options it proves the model: how many addresses and segment events come out as recorded. With --alloc-conf,
-    --capacity or --gpu it answers what would have been. Exit status 1 when that would not have fitted.
+    Without options it proves the model: how many addresses and segment events come out as recorded, and tries the
+    settings worth trying. With --alloc-conf, --capacity or --gpu it answers what would have been. Exit status 1 when
+    that would not have fitted.
     """
     from ..allocator.config import parse
     from ..reports.build import build
@@ -55,17 +59,41 @@ def _replayed(
     device: "DeviceProfile", asked: bool, config: "AllocatorConfig | None", alloc_conf: str | None
 ) -> "DeviceReplay":
     from ..allocator.replay import replay as run
-    from ..allocator.whatif import what_if
+    from ..allocator.whatif import advise, recorded_capacity, what_if
 
-    settings = device.snapshot.settings
-    known = run(device.device_snapshot, settings, device.snapshot.stacks)
+    settings, trace = device.snapshot.settings, device.device_snapshot
+    known = run(trace, settings, device.snapshot.stacks, device.capacity_bytes)
+    room = recorded_capacity(trace, known)
+    if device.capacity_bytes is not None:
+        room = device.capacity_bytes - (device.outside_bytes or 0)
     if not asked:
         fits = False if device.oom else _fits(known.peak_reserved, device)
-        return _row(device, known, known.peak_reserved, fits, ())
-    room = None if device.capacity_bytes is None else device.capacity_bytes - (device.outside_bytes or 0)
-    found = what_if(device.device_snapshot, settings, config, room, known)
+        table = advise(trace, settings, room, known) if len(trace.trace) <= MOST_EVENTS else None
+        return _row(device, known, known.peak_reserved, fits, _advice(table))
+    found = what_if(trace, settings, config, room, known)
     fits = None if room is None else found.fits
     return _row(device, known, found.peak_reserved, fits, _notes(found), alloc_conf)
+
+
+def _advice(table: "Advice | None") -> tuple[str, ...]:
+    """One line per setting that does better, best first."""
+    from ..reports.text import size
+
+    if table is None:
+        return (f"Other settings are tried for recordings of up to {MOST_EVENTS:,} events; ask with --alloc-conf.",)
+    if table.reason is not None:
+        return (f"No settings were tried: {table.reason}.",)
+    if not table.rows:
+        return ("None of the settings worth trying would have done better.",)
+    lines = []
+    for row in table.rows[:MOST_ROWS]:
+        verdict = "no limit known" if row.capacity is None else "fits" if row.fits else "does not fit"
+        worst = "" if row.kept is None else f", {size(row.kept.peak_reserved)} with older blocks left where they were"
+        retries = f", {row.retries} retries" if row.retries else ""
+        lines.append(f"{row.config.as_text()}: {verdict}; {size(row.peak_reserved)} reserved at peak{worst}{retries}")
+    base = table.baseline
+    lines.append(f"For comparison, the recording's own settings run in the same way: {size(base.peak_reserved)}")
+    return (*lines, *table.rows[0].assumptions)
 
 
 def _fits(peak_reserved: int, device: "DeviceProfile") -> bool | None:

@@ -160,6 +160,17 @@ def test_candidates_never_repeat_or_exclude_each_other():
         assert [parse(config.as_text()) for config in tried] == tried
 
 
+def test_of_settings_that_do_the_same_one_is_named():
+    """Any max_split_size from 64 to 256 MiB keeps the 300 MiB block whole; the largest of them restricts least."""
+    recorder = Recorder(parse(""), 1 << 40)
+    allocator = recorder.allocator
+    allocator.free(allocator.malloc(300 * MIB))
+    allocator.malloc(30 * MIB)
+    allocator.malloc(300 * MIB)
+    rows = [row.config.as_text() for row in advise(recorder.snapshot(), None).rows]
+    assert [row for row in rows if row.startswith("max_split")] == ["max_split_size_mb:256"]
+
+
 def test_no_advice_without_requests_or_where_the_replay_departs():
     recorder = Recorder(parse(""), 1 << 30)
     recorder.allocator.malloc(4 * MIB)
