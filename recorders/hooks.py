@@ -4,11 +4,12 @@ Used by the virtual GPU and by the CUDA recorder alike; touches torch through it
 script's objects through weak references. The recorder gives a `Sink`: it says where in its events we are, and keeps
 the roles.
 
-A step ends when the next forward or backward begins after an optimizer step (so that two optimizers of one iteration,
-and zero_grad at its end, belong to it). Phases are setup (before the first forward), forward, backward, optimizer,
-other.
+A step ends when the next forward or backward begins after an optimizer step (so that zero_grad at its end belongs to
+it). Where the script has no torch optimizer but its own, a backward pass counts as the step. Phases are setup (before
+the first forward), forward, backward, optimizer, other.
 """
 
+import gc
 import weakref
 from array import array
 from bisect import bisect_right
@@ -69,6 +70,7 @@ class Hooks:
         self._backwards = 0  # nested engine runs
         self._outside_backward = 0  # len(running) when the outermost engine run began
         self._stepped = False  # an optimizer step was made since the last forward
+        self._own_optimizer: bool | None = None  # the script has no torch optimizer; None = not known yet
         self._sequence = array("Q")  # autograd sequence numbers at which the running module changed ...
         self._sequence_module = array("i")  # ... and which one ran from there on
 
@@ -109,8 +111,9 @@ class Hooks:
 
     @property
     def completed(self) -> int:
-        """Optimizer steps that are done."""
-        return self.step if self._stepped else self.step - 1
+        """Steps that are done."""
+        done = self._stepped or (self._own_optimizer and self._backwards_now and self.phase != BACKWARD)
+        return self.step if done else self.step - 1
 
     def current(self) -> int:
         """The id of the innermost running module, -1 = none."""
@@ -212,13 +215,24 @@ class Hooks:
         self.mark_state(optimizer)
         self._in_step -= 1
         if not self._in_step:
-            self._stepped = True
-            if self._backwards_now:
-                self.backwards_per_step, self._backwards_now = self._backwards_now, 0
+            self._complete_step()
             self._moved(BACKWARD if self._backwards else OTHER)  # a step from a gradient hook is inside backward
 
+    def _complete_step(self) -> None:
+        self._stepped = True
+        if self._backwards_now:
+            self.backwards_per_step, self._backwards_now = self._backwards_now, 0
+
     def _begin_if_stepped(self) -> None:
-        if not self._stepped or self._in_step:
+        """A forward or backward is about to begin: a new step, if the one before was completed."""
+        if self._in_step:
+            return
+        if not self._stepped and self._backwards_now and not self.optimizers:
+            if self._own_optimizer is None:
+                self._own_optimizer = not any(issubclass(type(o), torch.optim.Optimizer) for o in gc.get_objects())
+            if self._own_optimizer:
+                self._complete_step()
+        if not self._stepped:
             return
         if self.steps is not None and self.step >= self.steps:
             if self.before_stop is not None:

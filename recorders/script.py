@@ -69,11 +69,12 @@ def user_traceback(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def is_recorder(filename: str) -> bool:
-    """True for files of this room."""
+    """True for files of this room, and for those that apply remedies to the script."""
     return filename.startswith(_OWN)
 
 
-_OWN = (str(Path(__file__).parent), str(Path(__file__).resolve().parent))
+_PACKAGES = (Path(__file__).parents[1], Path(__file__).resolve().parents[1])
+_OWN = tuple(f"{root / room}{os.sep}" for root in _PACKAGES for room in ("recorders", Path("remedies", "runtime")))
 
 
 def _is_runpy(code: CodeType) -> bool:

@@ -78,6 +78,8 @@ def build(
 
 def _device(device: VirtualDevice, index: int) -> DeviceSnapshot:
     log = device.logs[index]
+    views = list(device.allocators[index].segments())
+    pools = tuple(dict.fromkeys([(0, 0), *(view.pool_id for view in views)]))
     trace = Trace(
         action=np.array(log.action, np.uint8),
         address=np.array(log.address, np.uint64),
@@ -85,15 +87,15 @@ def _device(device: VirtualDevice, index: int) -> DeviceSnapshot:
         stream=np.array(log.stream, np.uint64),
         time_us=np.array(log.time_us, np.int64),
         stack=np.array(log.stack, np.int32),
-        pool=np.zeros(len(log), np.int32),
+        pool=np.full(len(log), 0 if len(pools) == 1 else -1, np.int32),  # with private pools: not recorded by event
         oom_device_free=dict(log.free_bytes_at_oom),
     )
     stack_of = _latest_stacks(trace)
-    views = list(device.allocators[index].segments())
     blocks = [(row, block) for row, view in enumerate(views) for block in view.blocks]
     live = [block.state != BlockState.INACTIVE for _, block in blocks]
     return DeviceSnapshot(
         device=index,
+        pools=pools,
         trace=trace,
         segments=Segments(
             address=np.array([view.address for view in views], np.uint64),
@@ -101,7 +103,7 @@ def _device(device: VirtualDevice, index: int) -> DeviceSnapshot:
             stream=np.array([view.stream for view in views], np.uint64),
             large=np.array([view.large for view in views], np.bool_),
             expandable=np.array([view.expandable for view in views], np.bool_),
-            pool=np.zeros(len(views), np.int32),
+            pool=np.array([pools.index(view.pool_id) for view in views], np.int32),
             stack=np.full(len(views), -1, np.int32),
         ),
         blocks=Blocks(

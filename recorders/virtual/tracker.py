@@ -204,6 +204,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         except NotImplementedError as error:
             if str(error).startswith("Cannot copy out of meta"):
                 raise
+            if self.note is not None:
+                self.note(f"{info.name} is not known; what the script did after its error is")
             raise unsupported(info.name, str(error)) from None
 
     def _off_gpu(

@@ -193,3 +193,32 @@ def test_facts_name_the_job(gpu: Session) -> None:
     assert facts["backwards_per_step"] == 1
     assert {"shape": [512, WIDTH], "dtype": "float32", "count": 2} in facts["inputs"]  # type: ignore[operator]
     assert facts["optimizers"][0]["state_bytes"] == 2 * 4 * PARAMETERS  # type: ignore[index]
+
+
+def test_a_hand_written_optimizer_is_stepped_by_its_backward_passes() -> None:
+    with virtual_session(A100_LIKE, steps=3) as session:
+        model = Model().cuda()
+
+        def descend() -> None:
+            for _ in range(10):
+                model(torch.ones(8, WIDTH, device="cuda")).sum().backward()
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter -= 0.1 * parameter.grad  # type: ignore[operator]
+                        parameter.grad = None
+
+        with pytest.raises(StopAfterSteps):
+            descend()
+        assert session.hooks.completed == 3
+
+
+def test_gradient_accumulation_does_not_count_as_steps() -> None:
+    with virtual_session(A100_LIKE, steps=2) as session:
+        model = Model().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for micro in range(8):
+            model(torch.ones(8, WIDTH, device="cuda")).sum().backward()
+            if micro % 4 == 3:
+                optimizer.step()
+        assert session.hooks.completed == 2
+        assert session.hooks.backwards_per_step == 4
