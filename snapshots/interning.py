@@ -1,5 +1,6 @@
 """Call stacks seen once each: PyTorch shares frame dicts and frame lists, so identity is looked at before content."""
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -11,6 +12,8 @@ MAX_TEXT = 4096  # characters of a file or function name; C++ templates stay bel
 MAX_LINE = 2**31
 LONG_STACK = 512  # real stacks have 30 to 130 frames; a longer list is looked at once, however often it is named
 _NOT_A_STACK = object()
+# how torch.profiler names a Python frame, in the pages of memory_viz.profile_plot
+_PROFILER_NAME = re.compile(r"(.+)\(([0-9]{1,9})\): (.+)")
 
 
 class StackTable:
@@ -107,8 +110,11 @@ def _is_flat(frame: object) -> bool:
 def _frame(raw: dict[str, object]) -> tuple[str, int, str]:
     line = raw.get("line")
     # a wrapped -1 (2**64 - 1) occurs in real files
+    name, filename = _text(raw.get("name")), _text(raw.get("filename"))
+    if filename == "none" and (written := _PROFILER_NAME.fullmatch(name)):
+        return written[1], int(written[2]), written[3]
     known = line if type(line) is int and 0 < line < MAX_LINE else 0
-    return _text(raw.get("filename")), known, _text(raw.get("name"))
+    return filename, known, name
 
 
 def _text(value: object) -> str:

@@ -23,7 +23,7 @@ from .layout import MAX_DEVICE, RawSegments
 from .model import Annotation, DeviceSnapshot, Snapshot, Trace
 from .plain import plain_mapping
 from .timeline import extent
-from .unpickler import collector_paused
+from .unpickler import OddPickleError, collector_paused
 
 FENCE_BYTES = 256 << 10  # above it a child process costs less than walking the opcodes
 GZIP_FACTOR = 20  # how much a gzip is taken to expand when memory and time are bounded
@@ -88,12 +88,17 @@ class _Loading:
         self._size = state.st_size
         self._source = {"size": state.st_size, "changed_ns": state.st_mtime_ns}
         if not sandbox.available() or (self._size <= FENCE_BYTES and not packed):
-            self._done = _read(file, fenced=False)
-        elif self._size < KEEP_BYTES or not (kept := store.kept(self._path, self._source)):
+            try:
+                self._done = _read(file, fenced=False)
+            except OddPickleError:
+                if not sandbox.available():
+                    raise
+                file.seek(0)
+        elif self._size >= KEEP_BYTES:
+            self._done = store.kept(self._path, self._source)
+        if self._done is None:
             payload = self._size * (GZIP_FACTOR if packed else 1)
             self._child = sandbox.Reading(lambda: _read(file, fenced=True), payload)
-        else:
-            self._done = kept
 
     def result(self, on_progress: Callable[[float], None] | None = None) -> Snapshot:
         with self._errors(), self._file:

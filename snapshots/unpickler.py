@@ -19,6 +19,10 @@ class RefusedGlobalError(UnreadableInputError):
     """The pickle asked for a class or a function. A snapshot needs none, so it is something else, or an attack."""
 
 
+class OddPickleError(UnreadableInputError):
+    """The pickle has an opcode that PyTorch's snapshots do not; to load it is safe only within bounds (`sandbox`)."""
+
+
 class PlainUnpickler(pickle.Unpickler):
     """Builds dicts, lists, tuples, strings and numbers; refuses every global and every persistent id."""
 
@@ -69,7 +73,7 @@ def load_scanned(data: bytes) -> object:
         except UnreadableInputError:
             pass
         raise RefusedGlobalError("it asks Python to build an object, which no snapshot needs; nothing was executed")
-    raise UnreadableInputError(
+    raise OddPickleError(
         f"the pickle is damaged, or no snapshot (byte 0x{refused.opcode:02x} at {refused.position} is no opcode that "
         "PyTorch's snapshots have)"
     )

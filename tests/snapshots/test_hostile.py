@@ -150,8 +150,11 @@ import json, os, resource, sys, time
 from pathlib import Path
 from oomdoc.errors import UnreadableInputError
 from oomdoc.snapshots import reader
-reader.sandbox.available = lambda: sys.argv[2] == "fenced"
-reader.FENCE_BYTES = 0
+way = sys.argv[2]
+if way == "walked":
+    reader.sandbox.available = lambda: False
+elif way == "fenced":
+    reader.FENCE_BYTES = 0
 reader.sandbox.SECONDS_FREE = 2
 out = {}
 for path in sorted(Path(sys.argv[1]).iterdir()):
@@ -179,6 +182,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "way",
     [
         "walked",
+        "as it comes",
         pytest.param(
             "fenced", marks=pytest.mark.skipif(sys.platform != "linux", reason="the child process is Linux only")
         ),

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from oomdoc.snapshots import check, reader, timeline
-from oomdoc.snapshots.model import Action, BlockState
+from oomdoc.snapshots.model import Action, BlockState, Frame
 
 from .generated import Job, snapshot
 
@@ -69,6 +69,17 @@ def test_addresses_and_streams_are_unsigned_64_bit() -> None:
     trace = read({**GOOD, "addr": 2**64 - 512, "stream": 2**63}, {**GOOD, "addr": -512, "stream": -1}).devices[0].trace
     assert trace.address.tolist() == [2**64 - 512] * 2
     assert trace.stream.tolist() == [2**63, 2**64 - 1]
+
+
+def test_the_profilers_frames_are_taken_apart() -> None:
+    names = ["torch/nn/modules/linear.py(130): forward", "nn.Module: Linear_0", "<built-in method randn>"]
+    frames = [{"filename": "none", "line": 0, "name": name} for name in names]
+    snapshot = read({**GOOD, "frames": frames})
+    assert snapshot.stacks.of(0) == (
+        Frame("torch/nn/modules/linear.py", 130, "forward"),
+        Frame("none", 0, "nn.Module: Linear_0"),
+        Frame("none", 0, "<built-in method randn>"),
+    )
 
 
 def test_an_oom_has_what_the_driver_had_free_and_no_address() -> None:

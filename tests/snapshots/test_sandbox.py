@@ -92,6 +92,15 @@ def test_one_bad_rank_is_named_and_no_child_is_left(files: list[Path]) -> None:
         os.waitpid(-1, os.WNOHANG)
 
 
+def test_a_small_file_with_an_odd_value_is_read_in_the_child(tmp_path: Path) -> None:
+    raw = snapshot([Job(1).run(30)])
+    raw["device_traces"][0][0]["user_metadata"] = {"a set": {1, 2}, ("nested", ("tuple",)): frozenset({3})}
+    path = tmp_path / "odd.pickle"
+    path.write_bytes(pickle.dumps(raw))
+    assert path.stat().st_size < reader.FENCE_BYTES
+    assert writer.to_dict(reader.load(path)) == writer.to_dict(reader.from_dict(raw))
+
+
 def test_progress_goes_up_to_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "FENCE_BYTES", 0)
     monkeypatch.setattr(sandbox, "POLL_SECONDS", 0.001)
