@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ def command_of(
     if on_virtual and gpu is None:
         gpu = DEFAULT_GPU
         say(f"no --gpu was named: taking {gpu}")
-    return Command(
+    command = Command(
         script=script,
         args=tuple(args or ()),
         module=module,
@@ -58,17 +59,23 @@ def command_of(
         rank=rank,
         steps=steps,
         alloc_conf=alloc_conf,
-        apply=None if apply is None else _checked(apply),
     )
+    return command if apply is None else _with_remedies(command, apply)
 
 
-def _checked(apply: Path) -> str:
-    """The file itself, not the .oomdoc/latest that the new run is about to move; read now, to fail before it starts."""
+def _with_remedies(command: Command, apply: Path) -> Command:
+    """Reads the file before anything starts, and says where it was made for another job.
+
+    The path is the file's own, not that of .oomdoc/latest, which the new run is about to move.
+    """
     from ..remedies.config_file import read
 
-    read(apply)
+    config = read(apply)
+    for difference in config.mismatches(script=command.script, gpu=command.gpu, world_size=command.world_size):
+        say(f"{apply}: {difference}")
     path = apply.resolve()
-    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+    inside = path.is_relative_to(Path.cwd())
+    return replace(command, apply=os.path.relpath(path) if inside else str(path))
 
 
 def new_run_dir(command: Command, wanted: Path | None = None) -> Path:

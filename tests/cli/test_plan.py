@@ -94,3 +94,18 @@ def test_a_recording_is_planned_by_estimates(oomdoc: Run, shared: Path) -> None:
     assert report["remedies"]
     assert all(each["verified"] is None for each in report["remedies"])
     assert report["devices"][0]["capacity_bytes"] == round(44.39 * 2**30)
+
+
+def test_a_plan_for_another_job_is_used_with_a_warning(oomdoc: Run, tmp_path: Path, deep: Path) -> None:
+    """What it was made for is named; a file with a key nobody knows stops the run before it starts."""
+    config = tmp_path / "plan.yaml"
+    text = "schema: oomdoc.config/1\nfor: {script: deep.py, gpu: h200}\nremedies:\n  - {name: mixed-precision}\n"
+    config.write_text(text)
+    done = oomdoc("run", "--gpu", "t4", "--steps", "1", "--apply", config, deep.name)
+    assert done.returncode == 0, done.stderr
+    assert "planned for gpu h200, used with t4" in done.stderr
+    config.write_text(text.replace("mixed-precision", "mixed-precision, speed: 2"))
+    refused = oomdoc("run", "--gpu", "t4", "--apply", config, deep.name)
+    assert refused.returncode == 2
+    assert "speed" in refused.stderr
+    assert refused.stderr.count("\n") == 1

@@ -100,6 +100,17 @@ def test_a_script_that_fails_of_itself_keeps_its_status(oomdoc: Run, tmp_path: P
     assert ("the script ended with status" in done.stderr) == bool(status)
 
 
+def test_a_request_larger_than_the_card(oomdoc: Run, tmp_path: Path) -> None:
+    """The whole report is valid JSON of the contract, though the request is several times the card."""
+    path = tmp_path / "large.py"
+    path.write_text("import torch\nlarge = torch.empty(2**30, device='cuda')\n")
+    done = oomdoc("run", "--gpu", "t4", "--capacity", "1GiB", "--format", "json", path)
+    assert done.returncode == 1
+    report = report_of(done.stdout)
+    assert report["devices"][0]["oom"]["requested_bytes"] == 2**32
+    assert report["findings"][0]["bytes"] <= 2**32
+
+
 def test_output_goes_to_a_file_and_the_script_keeps_stdout(oomdoc: Run, tmp_path: Path, train: Path) -> None:
     """With --output nobody needs stdout but the script."""
     done = oomdoc("run", "--gpu", "t4", "--format", "markdown", "--output", "report.md", train)
