@@ -119,11 +119,11 @@ def _plan(plan: Plan) -> str:
 def _verified(candidate: Candidate) -> str:
     verified = candidate.verified
     if verified is None:
-        word = {True: "fits", False: "too big", None: "?"}[candidate.fits]
+        word = {True: "fits", False: "over", None: "?"}[candidate.fits]
         return f"not run (predicted: {word})"
     if verified.error is not None:
         return "could not run"
-    return f"{size(verified.peak_bytes)} {'fits' if verified.fits else 'too big'}"
+    return f"{size(verified.peak_bytes)} {'fits' if verified.fits else 'over'}"
 
 
 def _replay(replay: DeviceReplay) -> str:

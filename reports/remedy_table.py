@@ -9,7 +9,7 @@ from rich.text import Text
 from ..remedies.interface import Candidate, Plan
 from .text import band, change, factor, size
 
-_FITS = {True: ("fits", "green"), False: ("too big", "red"), None: ("?", "yellow")}
+_FITS = {True: ("fits", "green"), False: ("over", "red"), None: ("?", "yellow")}
 _ROWS = 12
 _REASONS = 3
 
