@@ -7,9 +7,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch._prims.rng_prims
+from torch.backends.cudnn import rnn
 
 from .patching import patches
 from .private import has_kernel_for
@@ -19,7 +22,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 _FUSED = ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
-_GATES = {2: 4, 3: 3}  # cuDNN's mode -> gates: LSTM 4, GRU 3, plain RNNs 1
+_RNN_MODES = SimpleNamespace(rnn_relu=0, rnn_tanh=1, lstm=2, gru=3)  # cudnnRNNMode_t
+_GATES = {_RNN_MODES.lstm: 4, _RNN_MODES.gru: 3}  # plain RNNs 1
 
 
 def _in_place(tracker: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -35,6 +39,12 @@ def _without_meta_kernel() -> list[Any]:
             if op._schema.returns == [] and not has_kernel_for(op.name(), "Meta"):
                 found.append(op)
     return found
+
+
+def _dtensor_random(tracker: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`run_dtensor_rng_op(start, end, op, ...)`: the operation itself; the random state holds no values here."""
+    _, _, op, *operands = args
+    return tracker.reentered(op, tuple(operands), kwargs)
 
 
 def _flatten_weight(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +84,11 @@ def install(session: "Session") -> Iterator[None]:
     with patches() as held:
         for op in operations:
             held.item(session.tracker.handlers, op, _in_place)
+        random_op = getattr(torch._prims.rng_prims, "run_dtensor_rng_op", None)  # torch 2.13 and later
+        if random_op is not None:
+            held.item(session.tracker.handlers, random_op, _dtensor_random)
         held.item(cudnn_globals, "_init", lambda: True)
+        held.item(rnn.get_cudnn_mode.__globals__, "_cudnn", SimpleNamespace(RNNMode=_RNN_MODES))
         functions: Any = torch
         held.set(functions, "_use_cudnn_rnn_flatten_weight", lambda: True)
         held.set(functions, "_cudnn_rnn_flatten_weight", _flatten_weight(functions._cudnn_rnn_flatten_weight))

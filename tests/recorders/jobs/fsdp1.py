@@ -43,7 +43,8 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 torch._C._cuda_clearCublasWorkspaces()
-assert torch.cuda.memory_allocated() == 3 * sharded, (torch.cuda.memory_allocated(), sharded)
+# the flat gradients live until the next forward; 512 bytes are the zero that clip_grad_norm_ keeps
+assert torch.cuda.memory_allocated() == 4 * sharded + 512
 with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, rank0_only=True)):
     state = model.state_dict()
 if dist.get_rank() == 0:
