@@ -20,6 +20,7 @@ from .streams import selected
 if TYPE_CHECKING:
     from .session import Session
 
+_NOWHERE = 1 << 60  # no process has memory there: who follows such a pointer is stopped, and corrupts nothing
 _BASE: Any = torch._C.TensorBase
 _raw_to: Callable[..., torch.Tensor] = _BASE.to
 _raw_data_ptr: Callable[[torch.Tensor], int] = _BASE.data_ptr
@@ -72,7 +73,7 @@ def pointer_of(storage: torch.UntypedStorage) -> int:
         return 0
     if record.kind is Kind.CUDA:
         return record.address
-    return storage._cdata if record.kind is Kind.HOST else 0
+    return _NOWHERE | storage._cdata if record.kind is Kind.HOST else 0
 
 
 def _data_ptr(self: torch.Tensor) -> int:

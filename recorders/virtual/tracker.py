@@ -95,12 +95,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         return worst
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        handler = self.handlers.get(func)
         info = self._ops.get(func)
         if info is None:
-            if isinstance(func, HigherOrderOperator):
-                return self._higher_order(func, args, kwargs)
             info = self._ops[func] = OpInfo(func, self.memo)
+        handler = self.handlers.get(func)
         if handler is not None:
             result = handler(self, func, args, kwargs)
             if result is not NotImplemented:
@@ -110,13 +108,6 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
             if result is not NotImplemented:
                 return result
         return self.call(func, args, kwargs, info)
-
-    def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An operation on operations, such as DTensor's random ones: only those with a handler."""
-        handler = self.handlers.get(func)
-        if handler is None:
-            raise unsupported(func.name(), "it runs other operations in a way that oomdoc does not know")
-        return handler(self, func, args, kwargs)
 
     def call(
         self,

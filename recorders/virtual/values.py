@@ -36,6 +36,12 @@ _CONSTANT = {
     _aten.new_ones.default: 1,
     _aten.zero_.default: 0,
 }
+_ABSORBED = {  # one operand decides the result, whatever the other holds: how generate() comes to its end
+    _aten.bitwise_and.Tensor: 0,
+    _aten.logical_and.default: 0,
+    _aten.bitwise_or.Tensor: 1,
+    _aten.logical_or.default: 1,
+}
 _KEEPS = frozenset((_aten._amp_foreach_non_finite_check_and_unscale_.default,))  # found_inf stays what it was: 0
 
 
@@ -110,10 +116,24 @@ def _settle(func: Any, args: Args, kwargs: Kwargs, result: Any, facts: _Facts) -
     elif func in _CONSTANT or func is _aten.fill_.Scalar:
         value = args[1] if func is _aten.fill_.Scalar else _CONSTANT[func]
         _keep(result, torch.full(result.shape, value, dtype=result.dtype), False)
+    elif func in _ABSORBED:
+        _absorb(func, args, result)
     elif func is _aten.copy_.default:
         source = _compute(_aten._to_copy.default, (args[1],), {"dtype": result.dtype})
         if source is not None:
             _keep(result, source[0].expand(result.shape), source[1])
+
+
+def _absorb(func: Any, args: Args, result: torch.Tensor) -> None:
+    """False `and` unknown is False, True `or` unknown is True; of integers only 0 is such a value."""
+    value = _ABSORBED[func]
+    for operand in args:
+        if not isinstance(operand, torch.Tensor) or (value and operand.dtype is not torch.bool):
+            continue
+        known = _compute(_aten.eq.Scalar, (operand, value), {})
+        if known is not None and bool(known[0].all()):
+            _keep(result, torch.full(result.shape, value, dtype=result.dtype), known[1])
+            return
 
 
 def shadow(tensor: torch.Tensor) -> torch.Tensor | None:

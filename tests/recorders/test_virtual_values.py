@@ -123,3 +123,12 @@ def test_steps_of_a_fused_optimizer(gpu: Session) -> None:
     model(torch.ones(2, 8, device="cuda")).sum().backward()
     optimizer.step()
     assert all(len(state) == 3 for state in optimizer.state.values())
+
+
+def test_one_known_operand_can_decide(gpu: Session) -> None:
+    unknown = torch.rand(3, device="cuda") > 0.5
+    done = torch.full((3,), True, device="cuda")
+    assert (unknown | done).tolist() == [True] * 3
+    assert (torch.ones(3, dtype=torch.long, device="cuda") & ~(unknown | done)).max().item() == 0
+    assert not torch.logical_and(~done, unknown).any()
+    assert gpu.notes == {}

@@ -4,8 +4,13 @@ import torch
 from torch import nn
 
 model = nn.Sequential(nn.Linear(8192, 8192), nn.ReLU(), nn.Linear(8192, 8192)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.AdamW(model.parameters())
 batch, failed = 1 << 20, []
+try:
+    torch.empty(1 << 42, device="cuda")
+except RuntimeError as error:
+    assert "out of memory" in str(error)
+torch.cuda.reset_accumulated_memory_stats()
 while True:
     try:
         model(torch.randn(batch, 8192, device="cuda")).sum().backward()
@@ -20,7 +25,3 @@ while True:
 print("fits with", batch, "after", failed)
 assert failed and batch >= 1 << 16
 assert torch.cuda.memory_stats()["num_ooms"] == len(failed)
-try:
-    torch.empty(1 << 42, device="cuda")
-except RuntimeError as error:
-    assert "out of memory" in str(error)
