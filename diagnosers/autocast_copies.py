@@ -29,6 +29,7 @@ from .text import count, moment, percent, size
 CODE = "OOM010"
 NAME = "autocast-copies"
 REMEDIES = ("cast-model", "fsdp")
+FREE = True
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:

@@ -23,6 +23,13 @@ class Lines:
             return None
         return self.user(stack) or self.library(stack)
 
+    def below(self, stack: int) -> Location | None:
+        """The line of a package other than torch that the user's line led to; None where theirs is the innermost."""
+        if stack < 0 or self.user(stack) is None:
+            return None
+        innermost = self.library(stack)
+        return innermost if innermost != self.user(stack) else None
+
 
 def group(blocks: Sequence[LiveBlock], lines: Lines) -> tuple[CallSite, ...]:
     """One row per category, line and module, largest first; their bytes sum to those of `blocks`."""

@@ -37,11 +37,14 @@ def diagnose(
     findings: list[tuple[tuple[int, int, int, int], Finding]] = []
     inconclusive: dict[tuple[str, str], Inconclusive] = {}
     for device in profile.devices:
-        for order, found in enumerate(_diagnose_device(device, limits, causes)):
+        answers = _diagnose_device(device, limits, causes)
+        told = [each for each in answers if isinstance(each, Finding)]
+        general = [each.bytes for each in told if getattr(causes[each.code], "GENERAL", False)]
+        for order, found in enumerate(answers):
             if isinstance(found, Inconclusive):
                 inconclusive.setdefault((found.code, found.reason), found)
             else:
-                findings.append(((*_rank(found, causes), order), found))
+                findings.append(((*_rank(found, causes, max(general, default=0)), order), found))
     findings.sort(key=lambda each: each[0])
     return Diagnosis(
         profile=profile,
@@ -93,9 +96,16 @@ def _finding(claim: Claim, cause: Diagnoser, device: DeviceProfile) -> Finding:
     )
 
 
-def _rank(finding: Finding, causes: Mapping[str, Diagnoser]) -> tuple[int, int, int]:
-    """Severity; causes that explain a failure on their own, then what can be taken away, then what dominates; bytes."""
+def _rank(finding: Finding, causes: Mapping[str, Diagnoser], largest: int) -> tuple[int, int, int]:
+    """What an expert would say first.
+
+    By severity; then causes that explain a failure on their own; then what can be had for nothing, and what holds at
+    least half as much as the `largest` category; then what dominates; each by bytes.
+    """
     cause = causes[finding.code]
-    decisive = getattr(cause, "DECISIVE", False) and finding.severity is not Severity.NOTE
-    kind = 0 if decisive else 2 if getattr(cause, "GENERAL", False) else 1
+    kind = 2
+    if getattr(cause, "DECISIVE", False) and finding.severity is not Severity.NOTE:
+        kind = 0
+    elif getattr(cause, "FREE", False) or (not getattr(cause, "GENERAL", False) and finding.bytes >= largest / 2):
+        kind = 1
     return (_SEVERITY[finding.severity], kind, -finding.bytes)

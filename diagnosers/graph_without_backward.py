@@ -39,6 +39,7 @@ from .text import moment, percent, size
 CODE = "OOM011"
 NAME = "graph-without-backward"
 REMEDIES = ("no-grad-evaluation", "smaller-batch")
+FREE = True
 LARGEST_LEFT_OUT = 2
 
 

@@ -8,7 +8,10 @@ from ..snapshots.timeline import lifetimes, live_at
 from .interface import DeviceProfile, LiveBlock
 from .survivors import complete_steps
 
-MIN_STEPS = 4
+# Random sizes rise six times in a row by chance once in 720.
+MIN_STEPS = 6
+# And the tensor must have grown to this many times its size: lengths of batches vary less over a few steps.
+MIN_GROWTH = 2.0
 # The last growth may differ from the median growth by this factor: batches differ, a doubling cache does not qualify.
 EVEN_GROWTH = 3.0
 
@@ -42,6 +45,7 @@ def growing_block(profile: DeviceProfile, live: dict[int, LiveBlock]) -> Growing
             series.append(int(lives.requested[mine[0]]))
         else:
             growths = np.diff(series)
-            if (growths > 0).all() and growths.max() <= EVEN_GROWTH * np.median(growths):
+            doubled = series[-1] >= MIN_GROWTH * series[0]
+            if doubled and (growths > 0).all() and growths.max() <= EVEN_GROWTH * np.median(growths):
                 best = GrowingBlock(index, tuple(series))
     return best

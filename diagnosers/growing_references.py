@@ -6,8 +6,8 @@ What it means
 
 Evidence used
     One or two blocks of each complete step after the first are alive, always from the same line; or one block that
-    the same line makes anew in each step, larger every time. At least three complete steps are needed (four for the
-    second form).
+    the same line makes anew in each step, larger every time. At least three complete steps are needed (seven for
+    the second form, which a schedule of growing lengths can imitate: a warning where the job fits).
 
 Example
     469,530 items x 9,997 classes x 4 B = 17.5 GiB of predictions kept through an evaluation (transformers issue
@@ -58,4 +58,4 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
         return None
     title = f"One tensor is made anew in each step and grows: {size(grown.bytes[0])} to {size(grown.bytes[-1])}"
     evidence = [f"{len(grown.bytes)} steps in a row; old and new exist together while it is copied"]
-    return claim(case, blocks, title, thresholds, evidence, at_least=Severity.ERROR)
+    return claim(case, blocks, title, thresholds, evidence, at_least=Severity.WARNING)

@@ -29,6 +29,7 @@ from .text import percent, size
 CODE = "OOM022"
 NAME = "idle-gradients"
 REMEDIES = ("zero-grad-early",)
+FREE = True
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:

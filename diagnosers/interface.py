@@ -73,7 +73,7 @@ class LiveBlock:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CategoryBytes:
     bytes: int
-    confidence: Confidence  # exact only if all of its bytes are
+    confidence: Confidence  # that of its bytes, but for a thousandth (scalars between the phases)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +250,8 @@ class Diagnoser(Protocol):
     CODE: str
     NAME: str
     REMEDIES: tuple[str, ...]
-    # optional: DECISIVE = True (explains a failure on its own), GENERAL = True (a category that dominates)
+    # optional: DECISIVE = True (explains a failure on its own), FREE = True (its remedy costs nothing),
+    # GENERAL = True (a category that dominates)
 
     def diagnose(self, case: Case, thresholds: Mapping[str, float]) -> Claim | Inconclusive | None:
         """`thresholds` is this cause's section of configs/thresholds.yaml. None = does not apply."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from .call_sites import Lines
-from .interface import Case, Claim, Confidence, DeviceProfile, LiveBlock, Location, Severity
+from .interface import Case, Category, Claim, Confidence, DeviceProfile, LiveBlock, Location, Severity
 from .text import line, size
 
 MAX_LINES = 3
@@ -18,10 +18,13 @@ class Held:
     count: int
     location: Location | None
     module: str | None
+    library: Location | None = None  # where the model is a package's: its own line
 
     def __str__(self) -> str:
         where = line(self.location) if self.location else "no stack recorded"
         module = f", in {self.module}" if self.module else ""
+        if self.library:
+            module += f", below {line(self.library)}"
         blocks = "1 block" if self.count == 1 else f"{self.count} blocks"
         return f"{size(self.bytes)} in {blocks} from {where}{module}"
 
@@ -45,12 +48,13 @@ def any_layer(module: str | None) -> str | None:
 def held_by_line(profile: DeviceProfile, blocks: Iterable[LiveBlock]) -> list[Held]:
     """By user line and module (layers joined), largest first."""
     lines = Lines(profile.snapshot)
-    sums: dict[tuple[Location | None, str | None], list[int]] = {}
+    sums: dict[tuple[Location | None, str | None, Location | None], list[int]] = {}
     for block in blocks:
-        entry = sums.setdefault((lines.of(block.stack), any_layer(block.module)), [0, 0])
+        location, below = lines.of(block.stack), lines.below(block.stack)
+        entry = sums.setdefault((location, any_layer(block.module), below), [0, 0])
         entry[0] += block.requested_bytes
         entry[1] += 1
-    rows = [Held(total, count, location, module) for (location, module), (total, count) in sums.items()]
+    rows = [Held(total, count, *key[:2], library=key[2]) for key, (total, count) in sums.items()]
     return sorted(rows, key=lambda row: -row.bytes)
 
 
@@ -60,8 +64,10 @@ def locations(held: Iterable[Held]) -> tuple[Location, ...]:
 
 
 def confidence_of(blocks: Iterable[LiveBlock]) -> Confidence:
-    """Exact only where every block was recorded."""
-    return Confidence.EXACT if all(b.confidence is Confidence.EXACT for b in blocks) else Confidence.INFERRED
+    """Exact where the blocks were recorded, but for a thousandth of their bytes."""
+    blocks = list(blocks)
+    guessed = bytes_of(b for b in blocks if b.confidence is not Confidence.EXACT)
+    return Confidence.EXACT if guessed <= 0.001 * bytes_of(blocks) else Confidence.INFERRED
 
 
 def severity(profile: DeviceProfile, part: float, limits: Mapping[str, float]) -> Severity:
@@ -77,6 +83,12 @@ def is_largest(case: Case, mine: int) -> bool:
     for block in case.live().values():
         sums[block.category.value] = sums.get(block.category.value, 0) + block.requested_bytes
     return mine >= max(sums.values(), default=0)
+
+
+def named_elsewhere(case: Case, category: Category, mine: int) -> list[str]:
+    """What of a category other findings have blamed already, so that the numbers of a report add up."""
+    rest = case.profile.bytes_of(category) - mine
+    return [f"{size(rest)} more of this kind are named by other findings"] if rest > 0.01 * mine else []
 
 
 def claim(

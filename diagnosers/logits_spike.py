@@ -47,16 +47,18 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     family = {related for s in large for related in (s, 2 * s, s // 2)}
     blocks: dict[int, LiveBlock] = {i: b for i, b in candidates.items() if b.requested_bytes in family}
     total = bytes_of(blocks.values())
-    part = share(case.profile, total)
+    failed = oom.requested_bytes if oom is not None and any(_same(s, oom.requested_bytes) for s in large) else 0
+    part = (total + failed) / (case.profile.live_bytes + failed)
     if part < thresholds["min_share"] or len(blocks) > thresholds["max_blocks"]:
         return None
     evidence = [
         f"{count(len(blocks), 'tensor')}, the largest {size(max(b.requested_bytes for b in blocks.values()))}",
         "they come after the last block, so activation checkpointing of the blocks leaves them as they are",
     ]
-    if oom is not None and oom.signs & Sign.LOSS:
-        evidence.insert(0, f"the request that failed, {size(oom.requested_bytes)}, was made by the loss")
-    title = f"Logits and loss hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
+    if failed:
+        evidence.insert(0, f"the request that failed, {size(failed)}, is one more of them: {percent(part)} with it")
+    held = share(case.profile, total)
+    title = f"Logits and loss hold {size(total)}, {percent(held)} of what was live {moment(case.profile)}"
     return claim(case, blocks, title, thresholds, evidence)
 
 

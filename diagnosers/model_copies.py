@@ -28,6 +28,7 @@ from .text import count, moment, percent, size
 CODE = "OOM023"
 NAME = "model-copies"
 REMEDIES = ("copy-to-host",)
+FREE = True
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:

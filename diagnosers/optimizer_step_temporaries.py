@@ -30,6 +30,7 @@ from .text import moment, percent, size
 CODE = "OOM007"
 NAME = "optimizer-step-temporaries"
 REMEDIES = ("fused-optimizer", "fsdp", "cpu-offload")
+FREE = True
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:

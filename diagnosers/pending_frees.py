@@ -30,6 +30,7 @@ from .text import count, moment, percent, size
 CODE = "OOM020"
 NAME = "pending-frees"
 REMEDIES = ("avoid-record-streams",)
+FREE = True
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:

@@ -30,6 +30,7 @@ from .text import count, moment, percent, size
 CODE = "OOM015"
 NAME = "previous-graph"
 REMEDIES = ("release-outputs", "detach-retained-graph")
+FREE = True
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:

@@ -37,6 +37,9 @@ from .interface import (
 )
 from .layout import SMALL_REQUEST_BYTES, holes, round_up, spans_at
 
+# A category whose bytes were recorded but for so small a share counts as recorded: a loss scalar between two phases.
+NEGLIGIBLE = 0.001
+
 
 def build(snapshots: Sequence[Snapshot]) -> MemoryProfile:
     """One profile per device that holds memory or has events. Without a recording, the order gives the rank."""
@@ -154,13 +157,24 @@ def _birth_phase(facts: Facts, row: int, recorded: DeviceRecording | None) -> st
 
 def _categories(blocks: Sequence[LiveBlock]) -> dict[Category, CategoryBytes]:
     sums: dict[Category, int] = {}
-    worst: dict[Category, Confidence] = {}
+    recorded: dict[Category, int] = {}
     for block in blocks:
         sums[block.category] = sums.get(block.category, 0) + block.requested_bytes
-        if block.confidence is not Confidence.EXACT or block.category not in worst:
-            worst[block.category] = block.confidence
+        if block.confidence is Confidence.EXACT:
+            recorded[block.category] = recorded.get(block.category, 0) + block.requested_bytes
     ordered = sorted(sums, key=lambda category: -sums[category])
-    return {category: CategoryBytes(bytes=sums[category], confidence=worst[category]) for category in ordered}
+    return {
+        category: CategoryBytes(
+            bytes=sums[category], confidence=_confidence(category, sums[category], recorded.get(category, 0))
+        )
+        for category in ordered
+    }
+
+
+def _confidence(category: Category, total: int, recorded: int) -> Confidence:
+    if category is Category.UNKNOWN:
+        return Confidence.UNKNOWN
+    return Confidence.EXACT if total - recorded <= NEGLIGIBLE * total else Confidence.INFERRED
 
 
 def _peak(

@@ -23,7 +23,7 @@ What the remedies change
 from collections.abc import Mapping
 
 from .interface import Case, Category, Claim
-from .judging import bytes_of, claim, is_largest, share
+from .judging import bytes_of, claim, is_largest, named_elsewhere, share
 from .text import count, moment, percent, size
 
 CODE = "OOM024"
@@ -40,4 +40,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
         return None
     largest = max(block.requested_bytes for block in blocks.values())
     title = f"Short-lived tensors hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
-    return claim(case, blocks, title, thresholds, [f"{count(len(blocks), 'tensor')}, the largest {size(largest)}"])
+    more = named_elsewhere(case, Category.TEMPORARY, total)
+    return claim(
+        case, blocks, title, thresholds, [*more, f"{count(len(blocks), 'tensor')}, the largest {size(largest)}"]
+    )

@@ -16,7 +16,11 @@ def percent(share: float) -> str:
 
 
 def line(location: Location) -> str:
-    return f"{location.file}:{location.line} ({location.function})"
+    """`train.py:40 (main)`; files of packages from the package on."""
+    file = location.file
+    for root in ("site-packages/", "dist-packages/", "site-packages\\"):
+        file = file.rpartition(root)[2]
+    return f"{file}:{location.line} ({location.function})"
 
 
 def moment(profile: DeviceProfile) -> str:

@@ -38,7 +38,7 @@ def infer(facts: Facts, live: Sequence[int]) -> dict[int, Verdict]:
         else:
             verdicts[row] = judge(facts.of(row), RECORDED) or UNKNOWN
     _finish_cut_runs(facts, verdicts, unit)
-    _limit_state(facts, verdicts, unit)
+    _limit_state(facts, verdicts, Counter(unit) | built_sizes | Counter(older.unit))  # several models: the most of each
     _weight_casts(facts, verdicts, built_sizes or unit)
     return verdicts
 

@@ -92,8 +92,11 @@ def test_the_first_finding_is_what_the_case_says(name: str, capacity_mib: int, c
         assert (f"{name}.py", line_here(name)) in lines, lines
 
 
-@pytest.mark.parametrize("name", ["training_loss", "metric_reset", "evaluation"])
-def test_a_harmless_twin_gets_no_warning(name: str) -> None:
+HEALTHY = sorted(path.stem for path in JOBS.glob("healthy_*.py"))
+
+
+@pytest.mark.parametrize("name", ["training_loss", "metric_reset", "evaluation", *HEALTHY])
+def test_a_healthy_run_gets_no_warning(name: str) -> None:
     findings = diagnosis(name, 40_000).findings
     assert [f for f in findings if f.severity is not Severity.NOTE] == []
 
@@ -111,7 +114,7 @@ NOT_TOLD = {
 }
 
 
-@pytest.mark.parametrize("name", sorted({case[0] for case in CASES} - NOT_TOLD))
+@pytest.mark.parametrize("name", sorted({case[0] for case in CASES} - NOT_TOLD) + HEALTHY)
 def test_categories_inferred_without_the_recording_agree(name: str) -> None:
     """The same run judged with and without its "oomdoc" key: at least 97 % of the bytes at the peak."""
     snapshot = record(name, 40_000)
