@@ -113,6 +113,7 @@ _var = reduction(_welford, vector=2)
 ESTIMATORS: dict[Any, Estimator] = {
     _aten.sum.default: _sum,
     _aten.sum.dim_IntList: _sum,
+    _aten.sum.IntList_out: _sum,
     _aten.nansum.default: _mean,
     _aten.mean.default: _mean,
     _aten.mean.dim: _mean,

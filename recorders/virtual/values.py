@@ -38,8 +38,10 @@ _CONSTANT = {
 }
 _ABSORBED = {  # one operand decides the result, whatever the other holds: how generate() comes to its end
     _aten.bitwise_and.Tensor: 0,
+    _aten.bitwise_and_.Tensor: 0,
     _aten.logical_and.default: 0,
     _aten.bitwise_or.Tensor: 1,
+    _aten.bitwise_or_.Tensor: 1,
     _aten.logical_or.default: 1,
 }
 _KEEPS = frozenset((_aten._amp_foreach_non_finite_check_and_unscale_.default,))  # found_inf stays what it was: 0
