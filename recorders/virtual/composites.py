@@ -165,6 +165,14 @@ def no_buffer(tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
     return tracker.call(func, args, kwargs, run=run)
 
 
+def never_packed(session: "Session", tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """TransformerEncoder asks whether it may drop padding (nested tensors); the answer needs the mask's values."""
+    if not is_virtual(args[0]):
+        return NotImplemented
+    session.note("TransformerEncoder in evaluation: padded tokens are kept, where CUDA packs them (nested tensors)")
+    return False
+
+
 def _said(session: "Session", tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
     session.note(f"temporaries inside {func.name()} are not seen")
     return tracker.call(func, args, kwargs)
@@ -187,6 +195,7 @@ def install(session: "Session") -> Iterator[None]:
             tracker.handlers[op] = open_explicit
     for op in HIDDEN:
         tracker.handlers[op] = partial(_said, session)
+    tracker.handlers[_aten._nested_tensor_from_mask_left_aligned.default] = partial(never_packed, session)
     tracker.handlers[_aten.log_sigmoid_forward.default] = no_buffer
     tracker.handlers[_aten._scaled_dot_product_efficient_attention.default] = host_seeds
     try:

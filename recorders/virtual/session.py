@@ -22,6 +22,7 @@ from . import (
     composites,
     copies,
     datadependent,
+    losses,
     private,
     recording,
     recurrent,
@@ -149,6 +150,7 @@ INSTALLERS: tuple[Installer, ...] = (
     autocast.install,
     composites.install,
     recurrent.install,
+    losses.install,
     *SHIMS,
     _hooks,
     _tracking,  # last: from here on every operation is seen

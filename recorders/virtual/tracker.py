@@ -240,7 +240,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
     def adopt(self, result: Any, index: int = 0) -> None:
         """Allocate every new meta storage among `result` (a tensor or a nest of them) on device `index`."""
         if isinstance(result, torch.Tensor):
-            if raw_is_meta(result):
+            if result.layout in _SPARSE:
+                self.adopt(_parts(result), index)
+            elif raw_is_meta(result):
                 storage = raw_storage(result)
                 if storage._cdata not in RECORDS:
                     self.device.context.stack = self.device.stacks.capture(2)
@@ -290,6 +292,18 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         for (index, *_), address in self.handles.items():
             self.device.free(address, index)
         self.handles.clear()
+
+
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def _parts(sparse: torch.Tensor) -> list[torch.Tensor]:
+    """The dense tensors that a sparse one is made of."""
+    if sparse.layout is torch.sparse_coo:
+        return [sparse._indices(), sparse._values()]
+    by_row = sparse.layout in (torch.sparse_csr, torch.sparse_bsr)
+    outer = [sparse.crow_indices(), sparse.col_indices()] if by_row else [sparse.ccol_indices(), sparse.row_indices()]
+    return [*outer, sparse.values()]
 
 
 def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

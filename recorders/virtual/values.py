@@ -77,6 +77,8 @@ class Values:
     def after(self, func: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
         """Called once per operation on the GPU: carry shadows from operands to results."""
         if isinstance(result, torch.Tensor):
+            if result.layout is not torch.strided:
+                return
             record = RECORDS.get(raw_storage(result)._cdata)
             if record is None or record.nbytes > LIMIT_BYTES:
                 return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import attention_scratch, convolutions, index_scratch, norm_scratch, recurrent, reduction_scratch
+from . import attention_scratch, convolutions, index_scratch, losses, norm_scratch, recurrent, reduction_scratch
 from .reduction_scratch import Estimator
 from .scratch import Args, Arguments, Kwargs, Scratch, Target, is_dense, target_of
 
@@ -104,6 +104,11 @@ def batch_product(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Targe
     return [*copies, _handle(target)]
 
 
+def solver(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
+    """cuSOLVER and MAGMA: nothing is added, and the report says that it is missing."""
+    return (Scratch(bytes=0, source=f"cuSOLVER or MAGMA workspace of {func.name()}: not modelled", estimated=True),)
+
+
 def _usable(x: torch.Tensor) -> bool:
     (rows, columns), (row_stride, column_stride) = x.shape, x.stride()
     return (
@@ -135,7 +140,22 @@ _PRODUCTS = (
     _aten._int_mm.default,
     _aten.addbmm.default,
 )
+_SOLVERS = (
+    _aten.linalg_inv_ex.default,
+    _aten._linalg_svd.default,
+    _aten.linalg_qr.default,
+    _aten._linalg_eigh.default,
+    _aten.linalg_eig.default,
+    _aten.linalg_cholesky_ex.default,
+    _aten.linalg_lu_factor_ex.default,
+    _aten._linalg_solve_ex.default,
+    _aten._linalg_det.default,
+    _aten.linalg_lstsq.default,
+    _aten.cholesky_solve.default,
+    _aten.linalg_householder_product.default,
+)
 ESTIMATORS: dict[Any, Estimator] = {
+    **dict.fromkeys(_SOLVERS, solver),
     **dict.fromkeys(_PRODUCTS, matrix_product),
     _aten.addmm.default: addmm,
     _aten._addmm_activation.default: addmm,
@@ -147,4 +167,5 @@ ESTIMATORS: dict[Any, Estimator] = {
     **attention_scratch.ESTIMATORS,
     **convolutions.ESTIMATORS,
     **recurrent.ESTIMATORS,
+    **losses.ESTIMATORS,
 }
