@@ -138,7 +138,8 @@ def from_environment(environment: Mapping[str, str]) -> AllocatorConfig:
 def from_snapshot_settings(settings: Mapping[str, object]) -> AllocatorConfig:
     """The settings that a snapshot's `allocator_settings` shows; PyTorch's defaults for what it does not show.
 
-    Explicit entries win over the recorded string, which may be older than a change made while the job ran.
+    Explicit entries win over the recorded string, which may be older than a change made while the job ran. Raises
+    AllocConfError where they are not what PyTorch writes.
     """
     text = settings.get("PYTORCH_CUDA_ALLOC_CONF")
     try:
@@ -154,7 +155,10 @@ def from_snapshot_settings(settings: Mapping[str, object]) -> AllocatorConfig:
         config = replace(config, expandable_segments=bool(settings["expandable_segments"]))
     divisions = settings.get("roundup_power2_divisions")
     if isinstance(divisions, Mapping) and divisions:
-        by_size = {int(str(size)): int(str(value)) for size, value in divisions.items()}
+        try:
+            by_size = {int(str(size)): int(str(value)) for size, value in divisions.items()}
+        except ValueError:
+            raise AllocConfError("the recorded roundup_power2_divisions are not numbers") from None
         buckets = tuple(by_size.get(1 << bucket, 0) for bucket in range(ROUNDUP_INTERVALS))
         config = replace(config, roundup_divisions=buckets)
     return config

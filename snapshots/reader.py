@@ -178,9 +178,10 @@ def _build(raw: dict[str, Any], *, consume: bool) -> Snapshot:
         entries = traces[number] if number < len(traces) else []
         trace, lost = columns.trace(entries, stacks, pools, number, consume=consume)
         device, found = _device(number, trace, segments.get(number, RawSegments()), stacks, pools)
-        devices.append(device)
+        if len(device.trace) or len(device.segments):
+            devices.append(device)
         problems += [*lost, *found]
-    if problems and not any(len(device.trace) or len(device.segments) for device in devices):
+    if problems and not devices:
         raise UnreadableInputError(f"nothing in it can be used ({problems[0]})")
     events = {device.device: len(device.trace) for device in devices}
     recorded, found = recording.decode(raw.get("oomdoc"), events)

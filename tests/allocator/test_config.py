@@ -179,3 +179,9 @@ def test_roundup_vectors():
     assert listed.round_size(600 * MIB) == 768 * MIB
     assert listed.round_size(1200 * MIB) == 1280 * MIB
     assert listed.round_size(2100 * MIB) == 2304 * MIB
+
+
+@pytest.mark.parametrize("value", [None, "x", [], 1.5, True])
+def test_recorded_divisions_that_are_no_numbers_are_refused(value):
+    with pytest.raises(AllocConfError, match="roundup_power2_divisions"):
+        from_snapshot_settings({"roundup_power2_divisions": {"1": value}})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from oomdoc.errors import UnreadableInputError
-from oomdoc.snapshots import check, reader, unpickler
+from oomdoc.snapshots import check, reader, timeline, unpickler, writer
 
 TOP = b"\x80\x04}\x94(\x8c\x08segments\x94]\x94\x8c\x0ddevice_traces\x94]\x94("  # then traces, then "eu."
 
@@ -285,3 +285,63 @@ def test_ten_thousand_mutants(shared: Path, seed: int) -> None:
     for whole in (seed_file(), real):
         for data in mutants(whole, 500, seed):
             read_mutant(data)
+
+
+ODD_VALUES = (
+    None,
+    True,
+    -1,
+    0,
+    7,
+    1 << 63,
+    1 << 64,
+    -(1 << 63),
+    1 << 200,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    [],
+    {},
+    [[]],
+    [7],
+)
+
+
+def spoil(raw: object, rng: random.Random) -> None:
+    """Replace, drop or repeat one thing somewhere inside."""
+    place = raw
+    while True:
+        keys = list(place) if isinstance(place, dict) else range(len(place)) if isinstance(place, list) else ()
+        if not keys:
+            return
+        key = rng.choice(keys)
+        if isinstance(place[key], dict | list) and place[key] and rng.random() < 0.85:
+            place = place[key]
+            continue
+        if rng.random() < 0.2:
+            del place[key]
+        elif isinstance(place, list) and rng.random() < 0.2:
+            place.append(place[key])
+        else:
+            place[key] = rng.choice(ODD_VALUES)
+        return
+
+
+def test_odd_values_anywhere_are_read_or_refused() -> None:
+    rng = random.Random(5)
+    read = 0
+    for _ in range(1500):
+        raw = pickle.loads(seed_file())  # noqa: S301  # made here
+        raw["oomdoc"] = {"schema": "oomdoc.recording/1", "kind": "cuda", "devices": {"0": {"marks": {}, "older": {}}}}
+        for _ in range(rng.choice((1, 2, 5))):
+            spoil(raw, rng)
+        try:
+            snapshot = reader.from_dict(raw)
+        except UnreadableInputError:
+            continue
+        read += 1
+        check.self_check(snapshot)
+        again = reader.from_dict(writer.to_dict(snapshot))
+        assert [timeline.extent(d) for d in again.devices] == [timeline.extent(d) for d in snapshot.devices]
+    assert read > 1000
