@@ -39,6 +39,10 @@ class Pages:
         end, _, pool, large = self.ranges[start]
         return (start, end, pool, large) if address < end else None
 
+    def overlaps(self, start: int, size: int) -> bool:
+        index = bisect_left(self.starts, start + size) - 1
+        return index >= 0 and start < self.ranges[self.starts[index]][0]
+
     def add(self, start: int, size: int, stream: int, pool: int, large: bool) -> None:
         end = start + size
         index = bisect_left(self.starts, start)

@@ -7,7 +7,7 @@ known when an allocation lands right behind it while it lives (free memory is us
 such blocks are taken without a rest, and named in `uncertain`.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ from .config import MIN_LARGE_ALLOC, SMALL_BUFFER, SMALL_SIZE, AllocatorConfig
 from .heap import BlockView, SegmentView
 from .lives import Lives, OldBlock, lives
 from .pages import Pages, pool_of, reserved_ranges
-from .restore import Owner
+from .restore import Owner, owner_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,12 @@ class _Past:
     pages: Pages = field(default_factory=Pages)
     contradictions: list[tuple[int, str]] = field(default_factory=list)
 
-    def holds(self, address: int) -> bool:
-        """Whether a segment or a page covers `address`."""
-        index = bisect_right(self.starts, address) - 1
-        if index >= 0 and address < self.starts[index] + self.segments[self.starts[index]].size:
+    def overlaps(self, start: int, size: int) -> bool:
+        """Whether a segment or a page lies in this range."""
+        index = bisect_left(self.starts, start + size) - 1
+        if index >= 0 and start < self.starts[index] + self.segments[self.starts[index]].size:
             return True
-        return self.pages.of(address) is not None
+        return self.pages.overlaps(start, size)
 
 
 def rebuild(device: DeviceSnapshot, config: AllocatorConfig) -> StartState:
@@ -68,6 +68,10 @@ def rebuild(device: DeviceSnapshot, config: AllocatorConfig) -> StartState:
     past.contradictions += found.contradictions
     segments, uncertain = _views(past, device, found)
     ranges, range_bytes = reserved_ranges(past.pages, segments, device.pools, config)
+    for view in segments:
+        end = view.address + view.total_bytes
+        if view.expandable and not any(low <= view.address and end <= low + n for low, n in ranges[owner_of(view)]):
+            past.contradictions.append((-1, f"the expandable segment at {view.address:#x} reaches into another one"))
     latest = max(past.contradictions, default=None)
     return StartState(
         segments=segments,
@@ -91,11 +95,13 @@ def _load_segments(past: _Past, device: DeviceSnapshot) -> None:
         strict=True,
     )
     for address, size, stream, large, is_expandable, pool in rows:
-        if is_expandable:
+        if size <= 0 or past.overlaps(address, size):
+            past.contradictions.append((len(device.trace), f"the segment at {address:#x} lies in another one"))
+        elif is_expandable:
             past.pages.add(address, size, stream, pool, large)
         else:
             past.segments[address] = _Segment(size, stream, large, pool)
-    past.starts = sorted(past.segments)
+            insort(past.starts, address)
 
 
 def _undo_segments(past: _Past, device: DeviceSnapshot) -> None:
@@ -121,7 +127,7 @@ def _undo_segment(past: _Past, event: int, device: DeviceSnapshot) -> str | None
     elif action == Action.SEGMENT_MAP:
         if not past.pages.remove(address, size):
             return f"maps {size} bytes at {address:#x} that are not there afterwards"
-    elif past.holds(address):
+    elif size <= 0 or past.overlaps(address, size):
         return f"gives back {size} bytes at {address:#x} that are still there afterwards"
     elif action == Action.SEGMENT_FREE:
         past.segments[address] = _Segment(size, stream, size >= MIN_LARGE_ALLOC, pool)
@@ -157,12 +163,12 @@ def _block_views(
 ) -> Iterator[BlockView]:
     position = start
     for index, address in enumerate(inside):
-        if address < position:
-            past.contradictions.append((-1, f"blocks older than the trace overlap at {address:#x}"))
+        block = found.older[address]
+        if address < position or (block.size or block.requested) <= 0:
+            past.contradictions.append((-1, f"blocks older than the trace exclude each other at {address:#x}"))
             continue
         if address > position:
             yield BlockView(position, address - position, 0, BlockState.INACTIVE)
-        block = found.older[address]
         room = (inside[index + 1] if index + 1 < len(inside) else sizes.end) - address
         size, certain = sizes.of(address, block, room)
         if not certain:

@@ -1,6 +1,6 @@
 """A driver that answers as the recorded one did."""
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -16,6 +16,7 @@ class RecordedDriver:
     """Answers as the recorded driver did: from the segment events that belong to the request at hand."""
 
     upcoming: deque[tuple[int, int, int, int]] = field(default_factory=deque)  # action, address, size, event
+    segments: list[tuple[int, int]] = field(default_factory=list)  # sorted (start, end) of recorded segments
     reserved: dict[int, tuple[int, tuple[int, bool]]] = field(default_factory=dict)  # ranges: size, stream and pool
     maps: list[tuple[int, ...]] = field(default_factory=list)  # all segment_map events: event, address, size, stream
     event: int = 0  # the first event that belongs to the request at hand
@@ -36,12 +37,17 @@ class RecordedDriver:
         if self._fails_first():
             return None
         if self.upcoming and self.upcoming[0][0] == Action.SEGMENT_ALLOC:
-            return self.upcoming[0][1]
+            address = self.upcoming[0][1]
+            index = bisect_left(self.segments, (address + size, 0)) - 1
+            if index < 0 or self.segments[index][1] <= address:
+                insort(self.segments, (address, address + size))
+                return address
         self.next_unknown += size
         return self.next_unknown - size
 
     def free(self, address: int, size: int) -> None:
-        return None
+        if address < UNKNOWN_MEMORY:
+            self.segments.remove((address, address + size))
 
     def reserve(self, size: int) -> int:
         """A range begins where the next pages outside every known range are mapped for the same stream and pool."""

@@ -11,18 +11,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import UnreadableInputError
 from ..snapshots.model import Action, BlockState, DeviceSnapshot, Stacks
 from .blocks import PoolId
 from .config import SMALL_SIZE, AllocatorConfig, from_snapshot_settings
 from .expandable import range_bytes
 from .heap import BlockView, SegmentView
 from .machine import Allocator, OutOfMemory
+from .pages import pool_of
 from .rebuild import StartState, rebuild
 from .recorded_driver import GIVES_BACK, RecordedDriver
 
 ALLOC, FREE_REQUESTED, FREE_COMPLETED = int(Action.ALLOC), int(Action.FREE_REQUESTED), int(Action.FREE_COMPLETED)
 SEGMENT_ALLOC, SEGMENT_UNMAP = int(Action.SEGMENT_ALLOC), int(Action.SEGMENT_UNMAP)
 SNAPSHOT, OOM = int(Action.SNAPSHOT), int(Action.OOM)
+MOST_BYTES = 1 << 60  # no request is larger
 OTHER_STREAM = (1 << 64) - 1  # stands for whatever stream a block waited for; the trace does not name it
 
 
@@ -89,9 +92,15 @@ def replay(
 def heap_at(
     device: DeviceSnapshot, settings: AllocatorConfig | Mapping[str, object] | None, event: int
 ) -> tuple[SegmentView, ...]:
-    """Segments and blocks just after `event` (-1 = before the first; an oom event: after its retries)."""
+    """Segments and blocks just after `event` (-1 = before the first; an oom event: after its retries).
+
+    Raises UnreadableInputError where the recording contradicts itself so far that there is no such state.
+    """
     replayer = Replayer(device, _config_of(settings))
     replayer.advance(event + 1)
+    if replayer.broken:
+        reason = replayer.departure.reason if replayer.departure else "no reason found"
+        raise UnreadableInputError(f"the recording contradicts itself before event {event}: {reason}")
     return tuple(replayer.allocator.segments())
 
 
@@ -120,7 +129,8 @@ class Replayer:
         self.device = device
         self.emptying = None if stacks is None else _stacks_that_empty(stacks)
         self.start: StartState = rebuild(device, config)
-        self.driver = RecordedDriver()
+        views = [view for view in self.start.segments if not view.expandable]
+        self.driver = RecordedDriver(segments=[(view.address, view.address + view.total_bytes) for view in views])
         for (_, large, stream), owned in self.start.ranges.items():
             self.driver.reserved.update({address: (size, (stream, large)) for address, size in owned})
         total = (
@@ -148,6 +158,7 @@ class Replayer:
         self._prelude: list[int] = []  # segment events seen since the last request
         self.block_bytes = [0] * len(self._actions)
         self.allocs = self.matched_addresses = self.matched_segments = 0
+        self.broken = False
         self.emptied: list[int] = []  # events where the program emptied the cache
         self.departure: Departure | None = None
         if self.start.contradiction is not None:
@@ -157,7 +168,7 @@ class Replayer:
 
     def run(self) -> Replay:
         self.advance(len(self._actions))
-        layout_matches = self._layout_matches()
+        layout_matches = not self.broken and self._layout_matches()
         if not layout_matches:
             self._depart(len(self._actions) - 1, "the blocks at the end are not those of the snapshot")
         actions = np.asarray(self.device.trace.action)
@@ -182,7 +193,18 @@ class Replayer:
         )
 
     def advance(self, until: int) -> None:
-        """Make the requests of all events before `until`."""
+        """Make the requests of all events before `until`.
+
+        A recording that contradicts itself can drive the model into a state that no allocator has; the run ends there.
+        """
+        try:
+            self._advance(min(until, len(self._actions)))
+        except (KeyError, IndexError, ValueError, AssertionError):
+            if self.departure is None:
+                raise
+            self.broken = True
+
+    def _advance(self, until: int) -> None:
         actions, addresses, last = self._actions, self._addresses, len(self._actions)
         while self._event < until:
             event = self._event
@@ -218,6 +240,9 @@ class Replayer:
 
     def _alloc(self, event: int) -> None:
         size, recorded = self._sizes[event], self._addresses[event]
+        if not 0 < size < MOST_BYTES:
+            self._depart(event, f"allocates {size} bytes")
+            return
         pool_id = self._prepare(event, fails=False) if self._unusual or self._prelude else None
         try:
             address = self.allocator.malloc(size, self._streams[event], pool_id)
@@ -239,8 +264,11 @@ class Replayer:
             self.peak_allocated, self.peak_allocated_event = allocated, event
 
     def _oom(self, event: int) -> None:
-        pool_id = self._prepare(event, fails=True)
         size = self._sizes[event]
+        if not 0 < size < MOST_BYTES:
+            self._depart(event, f"runs out of memory for {size} bytes")
+            return
+        pool_id = self._prepare(event, fails=True)
         try:
             address = self.allocator.malloc(size, self._streams[event], pool_id)
         except OutOfMemory:
@@ -257,7 +285,7 @@ class Replayer:
         size, stream, driver = self._sizes[event], self._streams[event], self.driver
         pool_id = None
         if self.start.event_pools is not None:
-            pool_id = self.device.pools[max(self.start.event_pools[event], 0)]
+            pool_id = pool_of(self.device.pools, self.start.event_pools[event])
         driver.fails = fails
         if self._prelude:
             self._expect(size, stream, pool_id)

@@ -10,12 +10,14 @@ setting had been switched on at the first event. All sizes are bytes.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from ..errors import UnreadableInputError
 from ..snapshots.model import Action, BlockState, DeviceSnapshot
 from .blocks import DEFAULT_POOL, PoolId
 from .config import MIB, AllocatorConfig, from_snapshot_settings
 from .driver import FIRST_ADDRESS, VirtualDriver
 from .fragmentation import Fit, fit
 from .machine import MANY_BYTES, Allocator, OutOfMemory
+from .pages import pool_of
 from .replay import OTHER_STREAM, Replay, replay
 
 SPLIT_SIZES = tuple(size * MIB for size in (512, 256, 128, 64))  # max_split_size_mb values that guides name most
@@ -93,6 +95,7 @@ def what_if(
 
     `capacity` is what the driver can give this process: the device's total less context and other processes. A request
     that failed in the recording is made, and given back at once when it is served: the program went on without it.
+    Raises UnreadableInputError where the recording contradicts itself too far for an answer.
     """
     own = settings if isinstance(settings, AllocatorConfig) else from_snapshot_settings(settings or {})
     known = replayed or replay(device, own)
@@ -156,8 +159,14 @@ def _both(
 
 
 def _run(device: DeviceSnapshot, known: Replay, config: AllocatorConfig, capacity: int | None, keep: bool) -> WhatIf:
-    run = _Run(device, known, config, capacity, keep)
-    failure = run.everything()
+    try:
+        run = _Run(device, known, config, capacity, keep)
+        failure = run.everything()
+    except (KeyError, IndexError, ValueError, AssertionError) as error:
+        if known.departure is None:
+            raise
+        reason = known.departure.reason
+        raise UnreadableInputError(f"the recording contradicts itself, no what-if can be told: {reason}") from error
     stats = run.allocator.memory_stats()
     return WhatIf(
         config=config,
@@ -224,7 +233,8 @@ class _Run:
                 if block.state is BlockState.INACTIVE:
                     continue
                 try:
-                    self.at[block.address] = self.allocator.malloc(block.requested, view.stream, view.pool_id)
+                    size = block.requested or block.size
+                    self.at[block.address] = self.allocator.malloc(size, view.stream, view.pool_id)
                 except OutOfMemory as error:
                     return self._failure(-1, error, view.stream, view.pool_id)
                 if block.state is BlockState.ACTIVE_PENDING_FREE:
@@ -239,7 +249,7 @@ class _Run:
         for event, action in enumerate(actions):
             address = addresses[event]
             if action in (Action.ALLOC, Action.OOM):
-                pool_id = DEFAULT_POOL if pools is None else self.device.pools[max(pools[event], 0)]
+                pool_id = DEFAULT_POOL if pools is None else pool_of(self.device.pools, pools[event])
                 try:
                     got = self.allocator.malloc(sizes[event], streams[event], pool_id)
                 except OutOfMemory as error:
