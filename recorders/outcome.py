@@ -7,10 +7,12 @@ from pathlib import Path
 
 import torch
 
+from ..errors import OomdocError
 from .errors import UnsupportedOperationError
 from .hooks import StopAfterSteps
 
 SCHEMA = "oomdoc.status/1"
+FAULT = 4  # exit status: a fault of oomdoc itself
 
 
 class Terminated(BaseException):
@@ -54,8 +56,8 @@ def outcome_of(error: BaseException | None, steps: int, *, oom_at_end: bool) -> 
         return Outcome(exit_status=130, steps=steps)
     elif isinstance(error, Terminated):
         return Outcome(exit_status=143, steps=steps)
-    elif (unsupported := _in_chain(error, UnsupportedOperationError)) is not None:
-        return Outcome(exit_status=2, steps=steps, failure=_failure(unsupported))
+    elif isinstance(ours := _in_chain(error, OomdocError), OomdocError):
+        return Outcome(exit_status=ours.exit_status, steps=steps, failure=_failure(ours))
     else:
         found = _in_chain(error, torch.OutOfMemoryError) is not None
         return Outcome(exit_status=1, out_of_memory=found, steps=steps, error=f"{type(error).__name__}: {error}")
@@ -83,8 +85,9 @@ def _in_chain(error: BaseException, kind: type[BaseException]) -> BaseException 
     return None
 
 
-def _failure(error: BaseException) -> Failure:
-    assert isinstance(error, UnsupportedOperationError)
+def _failure(error: OomdocError) -> Failure:
+    if not isinstance(error, UnsupportedOperationError):
+        return Failure(message=str(error))
     return Failure(
         message=error.what, operation=error.operation, file=error.file, line=error.line or None, hint=error.hint
     )

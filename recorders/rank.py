@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from types import FrameType
 from ..errors import OomdocError
 from ..snapshots import writer
 from .launch import DEFAULT_STEPS, RunSpec
-from .outcome import Failure, Outcome, Terminated, outcome_of
+from .outcome import FAULT, Failure, Outcome, Terminated, exit_status_of, outcome_of
 from .progress import Progress
 from .recorder import Recorder
 from .script import execute, user_traceback
@@ -36,9 +37,18 @@ def main(argv: list[str]) -> int:
             with contextlib.suppress(SystemExit):
                 atexit._run_exitfuncs()  # the script's own, while its GPU is still there
     except OomdocError as error:
-        outcome = Outcome(exit_status=error.exit_status, failure=Failure(message=str(error)))
+        outcome = outcome_of(error, 0, oom_at_end=False)  # the command line says what it was
+        outcome.write(spec.run_dir / f"rank{rank}.status.json")
+    except Exception as fault:  # the script's own errors do not come here
+        traceback.print_exc()
+        message = f"a fault of oomdoc itself: {type(fault).__name__}: {fault}"
+        outcome = Outcome(exit_status=FAULT, failure=Failure(message=message))
         outcome.write(spec.run_dir / f"rank{rank}.status.json")
     return outcome.exit_status
+
+
+def _say(text: str) -> None:
+    print(f"oomdoc: {text}", file=sys.stderr)  # noqa: T201  (the child's own stderr)
 
 
 def read_spec(path: Path) -> RunSpec:
@@ -73,9 +83,9 @@ def _apply(spec: RunSpec, recorder: Recorder) -> Iterator[None]:
     with install(config.remedies, world_size=spec.world_size, device_type="cuda") as applied:
         yield
     for note in applied.notes:
-        print(f"oomdoc: {note}", file=sys.stderr)  # noqa: T201  (the child's own stderr)
+        _say(note)
     for reason in applied.unapplied():
-        print(f"oomdoc: not applied: {reason}", file=sys.stderr)  # noqa: T201
+        _say(f"not applied: {reason}")
 
 
 def record(spec: RunSpec, recorder: Recorder, rank: int) -> Outcome:
@@ -91,18 +101,17 @@ def record(spec: RunSpec, recorder: Recorder, rank: int) -> Outcome:
 
     recorder.hooks.before_stop = dump
     error: BaseException | None = None
+    pid = os.getpid()
     with _terminable(recorder), Progress.inherited(recorder):
         try:
             execute(spec.script, spec.args, module=spec.module)
-        except OomdocError:
-            dump()
-            raise
         except BaseException as raised:
             error = raised
-            dump()
-            _report(raised)
-        else:
-            dump()
+        if os.getpid() != pid:
+            _leave_fork(error)
+        dump()
+        if error is not None:
+            _report(error)
     oom_at_end = recorder.out_of_memory_at_end()
     outcome = outcome_of(error, recorder.hooks.completed, oom_at_end=oom_at_end)
     if error is not None:
@@ -114,7 +123,7 @@ def _report(error: BaseException) -> None:
     """What Python prints for an uncaught error, from the script's first frame on."""
     from .hooks import StopAfterSteps
 
-    if isinstance(error, (StopAfterSteps, Terminated)):
+    if isinstance(error, (StopAfterSteps, Terminated, OomdocError)):
         return
     if isinstance(error, SystemExit):
         if error.code is not None and not isinstance(error.code, int):
@@ -122,6 +131,15 @@ def _report(error: BaseException) -> None:
         return
     error.__traceback__ = user_traceback(error.__traceback__)
     sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _leave_fork(error: BaseException | None) -> None:
+    """A child that the script forked came to the script's end: it goes without touching its parent's recording."""
+    if error is not None:
+        _report(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0 if error is None else exit_status_of(error) if isinstance(error, SystemExit) else 1)
 
 
 @contextmanager

@@ -187,3 +187,34 @@ def test_a_rank_of_many_gets_torchruns_environment() -> None:
 def test_several_real_ranks_run_under_torchrun() -> None:
     spec = RunSpec(script="x.py", run_dir=Path("out"), mode="cuda", nproc_per_node=8)
     assert command(spec, Path("/s.json"))[1:5] == ["-m", "torch.distributed.run", "--nproc-per-node=8", "--nnodes=1"]
+
+
+def test_an_unknown_operation_is_named_with_its_line_and_ends_with_status_2(tmp_path: Path) -> None:
+    unknown = (
+        "import torch\n"
+        "lib = torch.library.Library('mine', 'DEF')\n"
+        "lib.define('mystery(Tensor x) -> Tensor')\n"
+        "x = torch.empty(4, device='cuda')\n"
+        "torch.ops.mine.mystery(x)\n"
+    )
+    result = launch(tmp_path, unknown)
+    assert result.exit_status == 2
+    status = json.loads((tmp_path / "out" / "rank0.status.json").read_text())
+    assert status["failure"]["operation"] == "mine::mystery"
+    assert (status["failure"]["file"], status["failure"]["line"]) == (str(tmp_path / "job" / "train.py"), 5)
+    assert result.failure is not None
+    assert "register_fake" in result.failure
+
+
+def test_a_forked_child_of_the_script_leaves_the_recording_alone(tmp_path: Path) -> None:
+    forks = (
+        "import os, sys, torch\n"
+        "x = torch.empty(1000, device='cuda')\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n    sys.exit(3)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3\n"
+        "y = torch.empty(1000, device='cuda')\n"
+    )
+    result = launch(tmp_path, forks)
+    assert result.exit_status == 0
+    assert extent(reader.load(result.snapshots[0]).devices[0]).final == 8000
