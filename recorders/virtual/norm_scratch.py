@@ -51,19 +51,30 @@ def layer_norm(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) 
 
 
 def group_norm(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
-    """Per sample and channel one scale and one shift, in float."""
+    """Per sample and channel one scale and one shift, where there is a weight or bias and more than one pixel."""
     arguments = Arguments(func, args, kwargs)
-    if arguments.get("HxW") == 1:
+    plain = arguments.get("weight") is None and arguments.get("bias") is None
+    if arguments.get("HxW") == 1 or plain:
         return ()
-    each = 4 * arguments.get("N") * arguments.get("C")
-    return [Scratch(bytes=each, source=GROUP_NORM, estimated=True) for _ in range(2)]
+    each = _accumulator(arguments.get("input")) * arguments.get("N") * arguments.get("C")
+    return [Scratch(bytes=each, source=GROUP_NORM) for _ in range(2)]
 
 
 def group_norm_backward(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
+    """Two sums per sample and channel; for the input's gradient two factors per group, one per channel."""
     arguments = Arguments(func, args, kwargs)
-    samples, channels = arguments.get("N"), arguments.get("C")
-    sizes = [4 * samples * channels] * 3 + [4 * samples * arguments.get("group")] * 2
-    return [Scratch(bytes=n, source=GROUP_NORM, estimated=True) for n in sizes]
+    size, samples = _accumulator(arguments.get("input")), arguments.get("N")
+    channels, groups = size * samples * arguments.get("C"), size * samples * arguments.get("group")
+    sizes = [channels, channels]
+    if arguments.get("HxW") > 1 and arguments.get("output_mask", (True,))[0]:
+        sizes += [groups, groups]
+        if arguments.get("weight") is not None:
+            sizes.append(channels)
+    return [Scratch(bytes=n, source=GROUP_NORM) for n in sizes]
+
+
+def _accumulator(x: torch.Tensor) -> int:
+    return 4 if x.dtype in (torch.float16, torch.bfloat16) else x.element_size()
 
 
 ESTIMATORS = {

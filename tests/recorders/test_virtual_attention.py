@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 from oomdoc.recorders.virtual.attention import CUDNN, EFFICIENT, FLASH, MATH, Switches, choose
+from oomdoc.recorders.virtual.device import GpuTarget
 from oomdoc.recorders.virtual.scratch import Target
-from oomdoc.recorders.virtual.session import Session
+from oomdoc.recorders.virtual.session import Session, virtual_session
 from torch.nn import functional as F  # noqa: N812  # everyone's name for it
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -153,3 +154,19 @@ def test_cpu_attention_is_torchs_own(gpu: Session) -> None:
     q = torch.rand(1, 2, 8, 16)
     scores = (q @ q.transpose(-1, -2) / 4).softmax(-1)
     assert torch.allclose(F.scaled_dot_product_attention(q, q, q), scores @ q, atol=1e-5)
+
+
+def test_hopper_takes_cudnn_with_grouped_heads_and_masks(card: GpuTarget) -> None:
+    """Gradients of keys and values keep their own head count; the workspace of backward is named as an estimate."""
+    with virtual_session(replace(card, compute_capability=(9, 0), sm_count=132)) as session:
+        q = torch.ones(2, 8, 256, 64, device="cuda", dtype=BF16, requires_grad=True)
+        kv = torch.ones(2, 2, 256, 64, device="cuda", dtype=BF16, requires_grad=True)
+        out = F.scaled_dot_product_attention(q, kv, kv, is_causal=True, enable_gqa=True)
+        assert "Cudnn" in type(out.grad_fn).__name__
+        out.sum().backward()
+        assert kv.grad is not None
+        assert kv.grad.shape == (2, 2, 256, 64)
+        mask = torch.ones(256, 256, device="cuda", dtype=torch.bool)
+        masked = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+        assert "Cudnn" in type(masked.grad_fn).__name__
+        assert any("cuDNN attention" in source for source in session.tracker.estimated)

@@ -171,6 +171,19 @@ def test_layer_norm_backward_over_many_rows() -> None:
     assert backward(131072, 256, (2, 6)) == []
 
 
+def test_group_norm_keeps_sums_per_channel_in_float() -> None:
+    """8 samples of 32 channels in 4 groups, bf16: scale and shift; two sums, two group factors, one channel factor."""
+    x, w = meta(8, 32, 16, 16, dtype=torch.bfloat16), meta(32, dtype=torch.bfloat16)
+    per_channel, per_group = 8 * 32 * 4, 8 * 4 * 4
+    assert sizes(scratch(aten.native_group_norm.default, x, w, w, 8, 32, 256, 4, 1e-5)) == [per_channel] * 2
+    assert scratch(aten.native_group_norm.default, x, None, None, 8, 32, 256, 4, 1e-5) == []
+    stats = meta(8, 4, dtype=torch.bfloat16)
+    args = (x, x, stats, stats, w, 8, 32, 256, 4, [True, True, True])
+    found = scratch(aten.native_group_norm_backward.default, *args)
+    assert sizes(found) == [per_channel, per_channel, per_group, per_group, per_channel]
+    assert not any(each.estimated for each in found)
+
+
 def test_channels_first_convolution_is_bounded_by_its_tensors() -> None:
     x, w = meta(8, 64, 56, 56, dtype=torch.float16), meta(64, 64, 3, 3, dtype=torch.float16)
     found = scratch(aten.convolution.default, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
