@@ -28,6 +28,7 @@ from .unpickler import OddPickleError, collector_paused
 FENCE_BYTES = 256 << 10  # above it a child process costs less than walking the opcodes
 GZIP_FACTOR = 20  # how much a gzip is taken to expand when memory and time are bounded
 MAX_SUM = float(1 << 62)  # sums of bytes stay exact in 64 bits
+READER_VERSION = 1  # raise it when the same file is read into other columns: kept ones are then read anew
 KEEP_BYTES = 32 << 20  # reading takes longer than a person notices
 MAX_SIDE_BY_SIDE = 4  # each child needs several times the size of its file
 
@@ -86,7 +87,7 @@ class _Loading:
         packed = file.read(2) == GZIP_MAGIC
         file.seek(0)
         self._size = state.st_size
-        self._source = {"size": state.st_size, "changed_ns": state.st_mtime_ns}
+        self._source = {"size": state.st_size, "changed_ns": state.st_mtime_ns, "reader": READER_VERSION}
         if not sandbox.available() or (self._size <= FENCE_BYTES and not packed):
             try:
                 self._done = _read(file, fenced=False)

@@ -19,11 +19,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import recording
+from .check import structure
 from .model import Annotation, Blocks, DeviceSnapshot, Frame, Segments, Snapshot, Stacks, Trace
 from .plain import plain
 
 MAGIC = b"oomdoc columns 1"  # 16 bytes: columns stay aligned
 _LENGTH = struct.Struct("<Q")
+_DTYPES: Mapping[str, type[np.generic]] = {
+    "action": np.uint8,
+    "state": np.uint8,
+    "address": np.uint64,
+    "stream": np.uint64,
+    "large": np.bool_,
+    "expandable": np.bool_,
+    "stack": np.int32,
+    "pool": np.int32,
+    "segment": np.int32,
+}  # every other column is int64
 _PARTS: Mapping[str, type[Any]] = {"trace": Trace, "segments": Segments, "blocks": Blocks}
 
 
@@ -56,7 +68,7 @@ def write(snapshot: Snapshot, file: IO[bytes], source: Mapping[str, int]) -> Non
 
 
 def read(data: bytes) -> tuple[Snapshot, dict[str, int]]:
-    """-> (snapshot, source). Raises ValueError, KeyError or TypeError on anything that `write` did not make."""
+    """-> (snapshot, source). Raises ValueError, KeyError, TypeError or struct.error on what `write` did not make."""
     if not data.startswith(MAGIC):
         raise ValueError("not a file of columns")
     start = len(MAGIC) + _LENGTH.size
@@ -64,7 +76,9 @@ def read(data: bytes) -> tuple[Snapshot, dict[str, int]]:
     header = json.loads(data[start : start + length])
     arrays, at = {}, start + length
     for name, dtype, count in header["arrays"]:
-        kind = np.dtype(dtype)
+        kind = np.dtype(_DTYPES.get(name.rpartition(".")[2], np.int64))
+        if kind.str != dtype or count < 0:
+            raise ValueError(f"{name} is no column of {kind}")
         arrays[name] = np.frombuffer(data, kind, count, at)
         at += count * kind.itemsize + _padding(count * kind.itemsize)
     devices = tuple(_device(arrays, row, raw) for row, raw in enumerate(header["devices"]))
@@ -78,6 +92,8 @@ def read(data: bytes) -> tuple[Snapshot, dict[str, int]]:
         recording=recorded,
         problems=tuple(header["problems"]),
     )
+    if broken := structure(snapshot):
+        raise ValueError(broken[0])
     return snapshot, header["source"]
 
 
@@ -141,6 +157,8 @@ def _stacks(arrays: Mapping[str, NDArray[Any]], frames: list[tuple[str, int, str
     ends = np.cumsum(arrays["stack_lengths"]).tolist()
     flat = arrays["stack_frames"].tolist()
     starts = [0, *ends[:-1]]
+    if not all(tuple(map(type, frame)) == (str, int, str) for frame in frames):
+        raise ValueError("frames are not file, line and name")
     return Stacks(
         frames=tuple(Frame(*frame) for frame in frames),
         stacks=tuple(tuple(flat[start:end]) for start, end in zip(starts, ends, strict=False)),

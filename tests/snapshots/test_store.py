@@ -58,6 +58,31 @@ def test_damaged_columns_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert int(reader.load(path).devices[0].trace.size[0]) == 100
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('"<u8"', '"|O8"'), ('"<u8", 1', '"<u8", -1'), ('"|u1"', '"<i8"'), ('[["a.py"', "[[7"), ("[0, 0]", "[0]")],
+)
+def test_columns_that_were_tampered_with_are_refused(before: str, after: str) -> None:
+    raw = small(100)
+    raw["device_traces"][0][0]["frames"] = [{"filename": "a.py", "line": 1, "name": "f"}]  # type: ignore[index]
+    file = io.BytesIO()
+    store.write(reader.from_dict(raw), file, {})
+    whole = file.getvalue()
+    assert before.encode() in whole
+    spoilt = whole.replace(before.encode(), after.encode().ljust(len(before)), 1)
+    with pytest.raises((ValueError, KeyError, TypeError, store.struct.error)):
+        store.read(spoilt)
+
+
+def test_indices_that_point_nowhere_are_refused() -> None:
+    snapshot = reader.from_dict(small(100))
+    snapshot.devices[0].trace.stack[0] = 5
+    file = io.BytesIO()
+    store.write(snapshot, file, {})
+    with pytest.raises(ValueError, match="point outside the stack table"):
+        store.read(file.getvalue())
+
+
 def test_columns_cut_off_anywhere_are_refused(tmp_path: Path) -> None:
     file = io.BytesIO()
     store.write(reader.from_dict(small(100)), file, {})
