@@ -83,6 +83,13 @@ def test_moving_to_where_it_is_allocates_nothing(gpu: Session) -> None:
     assert torch.cuda.max_memory_allocated() == 8192
 
 
+def test_gradients_flow_back_to_the_host(gpu: Session) -> None:
+    weight = torch.ones(4, requires_grad=True)
+    (weight.to("cuda") * 2).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.device.type == "cpu"
+
+
 def test_a_parameter_keeps_its_identity_when_its_module_moves(gpu: Session) -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64))
     model.tied = model[0].weight  # type: ignore[assignment]
@@ -171,6 +178,38 @@ def test_legacy_kinds_and_pickled_devices(gpu: Session) -> None:
     assert x.type("torch.cuda.HalfTensor").is_cuda
     assert x.cuda().type(torch.float64).is_cuda
     assert pickle.loads(pickle.dumps(torch.device(1))) == torch.device("cuda", 1)  # noqa: S301
+
+
+def test_old_tensor_types(gpu: Session) -> None:
+    x = torch.cuda.FloatTensor(2, 3)
+    assert (x.shape, x.dtype, x.is_cuda) == ((2, 3), torch.float32, True)
+    assert torch.cuda.LongTensor([1, 2]).tolist() == [1, 2]
+    assert isinstance(x, torch.cuda.FloatTensor)
+    assert not isinstance(x, torch.cuda.HalfTensor)
+    assert not isinstance(torch.ones(1), torch.cuda.FloatTensor)
+    assert torch.ones(2).type(torch.cuda.HalfTensor).dtype == torch.float16
+    torch.set_default_tensor_type("torch.cuda.HalfTensor")
+    try:
+        assert (torch.ones(2).dtype, torch.ones(2).is_cuda) == (torch.float16, True)
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_function_of_the_tensor_s_own_class(gpu: Session) -> None:
+    class Logged(torch.Tensor):
+        called: list[str] = []  # noqa: RUF012
+
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            cls.called.append(getattr(func, "__name__", str(func)))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    x = torch.ones(2).as_subclass(Logged)
+    moved = x.to("cuda")
+    assert isinstance(moved, Logged)
+    assert moved.is_cuda
+    assert moved.to("cuda") is moved
 
 
 def test_two_devices_are_counted_apart() -> None:

@@ -48,6 +48,15 @@ def test_fsdp2_of_a_llama(nodes: int, tmp_path: Path) -> None:
     run_job("fsdp2_hf", tmp_path, nproc_per_node=8, nnodes=nodes)
 
 
+def test_meshes_of_8_ranks(tmp_path: Path) -> None:
+    run_job("parallel", tmp_path, nproc_per_node=8)
+
+
+def test_accelerate(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    run_job("accelerate_loop", tmp_path)
+
+
 def test_hugging_face_trainer(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     run_job("hf_trainer", tmp_path)
