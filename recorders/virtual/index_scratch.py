@@ -13,9 +13,10 @@ INDEX_PUT = "index_put_with_sort_kernel (ATen/native/cuda/Indexing.cu; measured:
 EMBEDDING = "embedding_dense_backward_cuda (ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu)"
 SORT = "sort of long rows (ATen/native/cuda/Sort.cpp; upper bound of its three algorithms)"
 SCAN = "inclusive scan of a whole tensor (cub::DeviceScan)"
-TOPK = "multi-block top-k (ATen/native/cuda/TensorTopK.cu; measured: 16,384 bytes and less)"
+TOPK = "multi-block top-k (ATen/native/cuda/TensorTopK.cu mbtopk; measured: 16,384 bytes for 32 blocks)"
 _aten = torch.ops.aten
 ROWS_PER_THREAD = 10  # NROWS_PER_THREAD
+MOST_ATOMIC_BLOCKS = 4  # MAX_ATOMIC_ACCUM_BLOCKS_PER_SM
 SMALL_EMBEDDING = 3072  # up to here one kernel accumulates in place
 SMALL_SORT = 4096  # rows up to here are sorted in place
 SORTED_ESTIMATE = cub.SINGLE_TILE_PAIRS  # beyond one tile the size rests on cub's tile policy
@@ -92,11 +93,11 @@ def _index_before(nbytes: int, until: int = -1) -> Scratch:
 def _partial_sums(
     grad: torch.Tensor, rows: int, width: int, segments: int, parts: int, index_size: int, target: Target
 ) -> tuple[int, ...]:
-    """The float buffer of the parts; or, since torch 2.11 and with few busy rows, atomics into a float copy."""
+    """The float buffer of the parts; or, with few busy rows, atomics into a float copy (torch 2.11, pytorch#172454)."""
     low = grad.dtype in (torch.float16, torch.bfloat16)
     warped = -(-width // 32) * 32
     blocks = -(-segments * warped // min(warped, 1024))
-    atomics = target.torch_version >= (2, 11) and blocks < target.sm_count * 6 and parts > blocks * 4
+    atomics = target.torch_version >= (2, 11) and blocks < target.sm_count * MOST_ATOMIC_BLOCKS and parts > blocks * 4
     if atomics and not torch.are_deterministic_algorithms_enabled():
         return (parts * index_size, rows * width * 4) if low else (parts * index_size,)
     return (parts * width * (4 if low else grad.element_size()),)
@@ -135,22 +136,22 @@ def scan(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Seq
 
 
 def topk(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
-    """Only where few long rows are spread over blocks (sbtopk's `should_use_multiblock`)."""
-    x, k = args[0], args[1]
+    """Only where few long rows are spread over blocks (`should_use_multiblock`): digit counts per block and pass."""
+    x = args[0]
     if not x.dim() or not x.numel():
         return ()
     row = x.shape[Arguments(func, args, kwargs).get("dim", -1)]
     rows = x.numel() // row
     limits = ((20, 20000), (40, 10000), (80, 8000), (200, 5000), (800, 3000), (4000, 800))
-    enough = next((size for most, size in limits if rows <= most), 400)
-    if row < enough:
+    if row < next((size for most, size in limits if rows <= most), 400):
         return ()
-    blocks = -(-row // (256 * 4 * 16))
-    return (
-        Scratch(bytes=max(4, 4 * rows), source=TOPK, estimated=True),
-        Scratch(bytes=blocks * rows * 256 * 2, source=TOPK, estimated=True),
-        Scratch(bytes=k * rows * 12, source=TOPK, estimated=True),
-    )
+    threads, per_sm = 256, 65536 // (40 * 256)  # 40 registers a thread
+    items = max(4, min(64, -(-x.numel() // (target.sm_count * per_sm * threads))))
+    blocks = rows * -(-row // (items * threads))
+    size = x.element_size()
+    sizes = (rows * size, rows * 4, rows * 4, rows * max(4, size), blocks * 256 * 2, blocks * 4, blocks * 4)
+    steps = [Scratch(bytes=nbytes, source=TOPK) for nbytes in sizes]
+    return [*steps, Scratch(bytes=cub.scan_bytes(blocks, 4), source=TOPK, estimated=True)]
 
 
 def nonzero(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:

@@ -125,6 +125,21 @@ def test_embedding_backward_partial_sums_are_float() -> None:
     assert [each.before for each in found][:4] == [True] * 4
 
 
+def test_embedding_backward_with_few_busy_rows_uses_atomics() -> None:
+    """Two token types: a float copy of the weight instead of the parts, since torch 2.11."""
+    grad, ids = meta(8192, 768, dtype=torch.bfloat16), meta(8192, dtype=torch.int64)
+    args = (aten.embedding_dense_backward.default, grad, ids, 2, -1, False)
+    assert scratch(*args)[-1].bytes == 2 * 768 * 4
+    assert scratch(*args, target=replace(A100, torch_version=(2, 10)))[-1].bytes == (819 + 2) * 768 * 4
+
+
+def test_long_top_k_counts_digits_per_block() -> None:
+    """One row of 32,768 floats on an A100: 4 items a thread, 32 blocks, 256 digits of 2 bytes each, as recorded."""
+    found = scratch(aten.topk.default, meta(32768), 10)
+    assert sizes(found)[:-1] == [4, 4, 4, 4, 16384, 128, 128]
+    assert scratch(aten.topk.default, meta(1000), 10) == []
+
+
 def test_flash_backward_holds_a_float_dq() -> None:
     """Llama-3-8B at 4096: row sums, dQ in float, and dK, dV as wide as the queries for grouped heads."""
     q, kv = meta(1, 4096, 32, 128, dtype=torch.bfloat16), meta(1, 4096, 8, 128, dtype=torch.bfloat16)
