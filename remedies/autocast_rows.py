@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..snapshots.model import Stacks
+from .passes import Iteration, activation_rows
 from .whatif_timeline import Timeline
 
 
@@ -24,6 +25,7 @@ class Kind(IntEnum):
     HALVES = 1
     PRODUCT = 2  # halves, and the weights (and a float32 input) are cast for it
     NORM = 3  # stays float32, and is cast for the product that reads it
+    ATTENTION = 6  # halves, and a fused kernel takes the place of one that keeps the scores
     OPEN_HALF = 4  # probably halves
     OPEN_KEEP = 5  # probably keeps
 
@@ -94,9 +96,19 @@ def _of_text(text: str, normed: bool) -> Kind | None:
         return Kind.KEEPS
     if _FLOAT32_CALL.search(text):
         return Kind.KEEPS
+    if "scaled_dot_product" in text:
+        return Kind.ATTENTION
     if _PRODUCT_CALL.search(text) or _FOLLOWING_CALL.search(text):
         return Kind.HALVES
     return None
+
+
+def last_product(timeline: Timeline, kinds: NDArray[np.int8], iteration: Iteration) -> int:
+    """The row that the last product of a forward made: the logits. -1 = none."""
+    inside = activation_rows(timeline) & (kinds == Kind.PRODUCT)
+    inside &= (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
+    rows = np.flatnonzero(inside)
+    return int(rows[timeline.birth[rows].argmax()]) if len(rows) else -1
 
 
 def upcasts(stacks: Stacks, stack: int) -> bool:

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from ..diagnosers.interface import Category
+from .autocast_rows import kinds_of, last_product
 from .estimating import Case, Change
 from .interface import Band, NotApplicable, Numerics, Setting
-from .passes import activation_rows, iterations
-from .whatif_timeline import BACKWARD, Mask, Timeline
+from .passes import activation_rows, iterations, saved_rows
+from .whatif_timeline import BACKWARD, Mask
 
 NAME = "chunked-loss"
 NUMERICS = Numerics.IDENTICAL
@@ -28,7 +29,7 @@ LEAST_SHARE = 0.05  # of the peak
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
-    rows, logits = _logits(case.timeline)
+    rows, logits = _logits(case)
     if logits == 0:
         return NotApplicable(NAME, "no activation of the loss has the size of the last layer's output")
     if int(case.timeline.size[rows].max()) < LEAST_SHARE * case.timeline.peak().bytes:
@@ -38,7 +39,7 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
 
 def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     chunks = int(options.get("chunks", CHUNKS))
-    rows, logits = _logits(case.timeline)
+    rows, logits = _logits(case)
     if logits == 0:
         return NotApplicable(NAME, "no activation of the loss has the size of the last layer's output")
     return Change(
@@ -55,29 +56,29 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     )
 
 
-def _logits(timeline: Timeline) -> tuple[Mask, int]:
-    """Rows of the logits' size from the last layer's output to the end of backward's first part, and that size.
+def _logits(case: Case) -> tuple[Mask, int]:
+    """Rows of the logits' size from the last product on, with what backward makes of that size, and that size.
 
-    The logits are the last output of a module before the loss, if the loss then makes something of its size.
+    Only where the loss makes something of the logits' size and saves it (their log-softmax).
     """
+    timeline = case.timeline
     found = np.zeros(len(timeline), np.bool_)
     size = 0
-    activation = activation_rows(timeline)
+    if not case.facts.known:
+        return found, size
+    kinds = kinds_of(timeline, case.facts.class_of, case.profile.snapshot.stacks)
     for iteration in iterations(timeline):
-        inside = (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
-        rows = np.flatnonzero(activation & inside)
-        if not len(rows):
+        last = last_product(timeline, kinds, iteration)
+        if last < 0:
             continue
-        largest = int(timeline.size[rows].max())
-        same = rows[timeline.size[rows] == largest]
-        # the loss's own rows come last; logits and log-softmax make at least two, after nine tenths of the forward
-        ordered = np.sort(timeline.birth[rows])
-        late = same[timeline.birth[same] >= ordered[int(0.9 * (len(ordered) - 1))]]
-        if len(late) < 2:
+        logits = int(timeline.size[last])
+        same = timeline.size == logits
+        inside = (timeline.birth >= timeline.birth[last]) & (timeline.birth < iteration.backward_start)
+        made = activation_rows(timeline) & same & inside
+        if not (made & saved_rows(timeline, iteration) & (timeline.birth > timeline.birth[last])).any():
             continue
-        size = max(size, largest)
-        found[late] = True
+        size = max(size, logits)
         back = timeline.is_category(Category.TEMPORARY, Category.ACTIVATION) & timeline.is_phase(BACKWARD)
         back &= (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
-        found |= back & (timeline.size == largest)
+        found |= made | (back & same)
     return found, size

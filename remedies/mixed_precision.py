@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
-from .autocast_rows import Kind, kinds_of, upcasts
+from .autocast_rows import Kind, kinds_of, last_product, upcasts
 from .costs.links import card
 from .estimating import Case, Change
 from .interface import Band, NotApplicable, Numerics, Setting
-from .passes import Iteration, activation_rows, iterations
+from .passes import Iteration, activation_rows, iterations, saved_rows
 from .whatif_timeline import BACKWARD, FORWARD, OTHER, Mask, Timeline
 
 NAME = "mixed-precision"
@@ -54,7 +54,10 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         "low": {Kind.OPEN_HALF, Kind.OPEN_KEEP},
         "high": set(),
     }
-    made = {name: _cast(case, kinds, {Kind.HALVES, Kind.PRODUCT, *halve}) for name, halve in variants.items()}
+    made = {
+        name: _cast(case, kinds, {Kind.HALVES, Kind.PRODUCT, Kind.ATTENTION, *halve})
+        for name, halve in variants.items()
+    }
     activation = activation_rows(case.timeline)
     open_bytes = int(case.timeline.size[activation & (kinds >= Kind.OPEN_HALF)].sum())
     share = open_bytes / max(1, int(case.timeline.size[activation].sum()))
@@ -82,10 +85,28 @@ def _cast(case: Case, kinds: NDArray[np.int8], halved: set[Kind]) -> Timeline:
     for iteration in iterations(timeline):
         new = _norms_cast(new, timeline, kinds, activation, iteration)
         new = _weights_cast(new, timeline, kinds, activation, case, iteration)
-    new, loss_rows = _loss_cast(new, timeline, case)
-    old_half = np.zeros(len(new), np.bool_)
-    old_half[: len(timeline)] = half & ~loss_rows
-    return new.resized(old_half, 0.5)
+    new, loss_rows = _loss_cast(new, timeline, kinds, case)
+    old = np.zeros(len(new), np.bool_)
+    old[: len(timeline)] = half & ~loss_rows
+    new = new.resized(old, 0.5)
+    old[: len(timeline)] = _scores(timeline, kinds)
+    return new.without(old)
+
+
+def _scores(timeline: Timeline, kinds: NDArray[np.int8]) -> Mask:
+    """What float32 attention saved only because no fused kernel took it: a fused one keeps its output and a row sum.
+
+    Told by a saved row that is larger than the call's first: the scores. A fused kernel's first row is its output.
+    """
+    found = np.zeros(len(timeline), np.bool_)
+    for iteration in iterations(timeline):
+        inside = (kinds == Kind.ATTENTION) & saved_rows(timeline, iteration)
+        for module in np.unique(timeline.module[inside]).tolist():
+            rows = np.flatnonzero(inside & (timeline.module == module))
+            first = rows[timeline.birth[rows].argmin()]  # of the size of the output: it stands for it
+            if (timeline.size[rows] > timeline.size[first]).any():
+                found[rows[rows != first]] = True
+    return found
 
 
 def _masks(timeline: Timeline, kinds: NDArray[np.int8], activation: Mask) -> Mask:
@@ -167,7 +188,7 @@ def _weights_cast(
     return new.added(spans, category=Category.AUTOCAST_CACHE, phase=FORWARD, step=iteration.step)
 
 
-def _loss_cast(new: Timeline, timeline: Timeline, case: Case) -> tuple[Timeline, Mask]:
+def _loss_cast(new: Timeline, timeline: Timeline, kinds: NDArray[np.int8], case: Case) -> tuple[Timeline, Mask]:
     """Cross-entropy of the logits: log-softmax in the logits' type, then a float32 copy that its loss saves.
 
     Where the script casts the logits to float32 itself, that copy is there instead and log-softmax keeps float32.
@@ -178,45 +199,43 @@ def _loss_cast(new: Timeline, timeline: Timeline, case: Case) -> tuple[Timeline,
     size, death = new.size.copy(), new.death.copy()
     parts: list[tuple[int, float, float]] = []
     for iteration in iterations(timeline):
-        logits, results = _of_loss(timeline, iteration)
-        back = timeline.is_category(Category.TEMPORARY, Category.ACTIVATION) & timeline.is_phase(BACKWARD)
-        back &= (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
-        gradients = np.flatnonzero(back & (timeline.size == logits))
-        gradients = gradients[np.argsort(timeline.birth[gradients])]
-        for row in results.tolist():
-            birth, half = float(timeline.birth[row]), (logits + 1) // 2
+        last = last_product(timeline, kinds, iteration)
+        if last < 0:
+            continue
+        logits = int(timeline.size[last])
+        half = (logits + 1) // 2
+        saved = saved_rows(timeline, iteration) & (timeline.size == logits)
+        results = np.flatnonzero(saved & (timeline.birth > timeline.birth[last]))
+        gradients = _gradients_of(timeline, iteration, logits)
+        for row in results[-1:].tolist():
+            birth = float(timeline.birth[row])
             dealt[row] = True
             dealt[gradients] = True
             used = float(timeline.birth[gradients[0]]) + 0.5 if len(gradients) else iteration.end
             if upcasts(stacks, int(timeline.stack[row])):
                 parts.append((logits, birth - 0.5, iteration.backward_start - 0.5))
-                for last in gradients[1:2].tolist():
-                    parts.append((half, float(timeline.birth[last]) + 0.5, float(timeline.death[last])))
-                    death[last] = timeline.birth[last] + 1
+                for second in gradients[1:2].tolist():
+                    cast = _next_birth(timeline, float(timeline.birth[second])) - 0.25
+                    parts.append((half, cast, float(timeline.death[second])))
+                    death[second] = min(cast + 0.1, death[second])
             else:
                 size[row] = half
                 parts.append((logits, birth + 0.5, used))
-                for last in gradients[1:2].tolist():
-                    size[last] = half
-                    parts.append((half, float(timeline.birth[last]) - 0.5, float(timeline.birth[last]) + 1.5))
+                for second in gradients[1:2].tolist():
+                    size[second] = half
+                    parts.append((half, float(timeline.birth[second]) - 0.5, float(timeline.birth[second]) + 1.5))
     new = replace(new, size=size, death=death)
     return new.added(parts, category=Category.ACTIVATION, phase=OTHER), dealt
 
 
-def _of_loss(timeline: Timeline, iteration: Iteration) -> tuple[int, NDArray[np.intp]]:
-    """The size of the logits, and the rows of that size that the loss saved for backward.
+def _gradients_of(timeline: Timeline, iteration: Iteration, logits: int) -> NDArray[np.intp]:
+    """What backward makes of the logits' size, in order: of the loss, then of its log-softmax."""
+    back = timeline.is_category(Category.TEMPORARY, Category.ACTIVATION) & timeline.is_phase(BACKWARD)
+    back &= (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
+    rows = np.flatnonzero(back & (timeline.size == logits))
+    return rows[np.argsort(timeline.birth[rows])]
 
-    Logits: the largest activation that a module made; the loss's rows come after its last one.
-    """
-    activation = activation_rows(timeline)
-    inside = activation & (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
-    made = inside & (timeline.module >= 0)
-    nothing = np.array([], np.intp)
-    if not made.any():
-        return 0, nothing
-    logits = int(timeline.size[made].max())
-    same = np.flatnonzero(inside & (timeline.size == logits))
-    same = same[np.argsort(timeline.birth[same])]
-    saved = same[1:][timeline.death[same[1:]] > iteration.backward_start - 0.5]
-    late = np.quantile(timeline.birth[inside], 0.9)
-    return logits, saved[timeline.birth[saved] >= late][-1:]
+
+def _next_birth(timeline: Timeline, time: float) -> float:
+    later = timeline.birth[timeline.birth > time]
+    return float(later.min()) if len(later) else float(timeline.events)
