@@ -125,9 +125,9 @@ def _without_activations(timeline: Timeline, min_bytes: int, case: Case) -> tupl
                 used[index] = max(used[index], min(following, iteration.backward_start))
         back = timeline.death[rows]
         freed = np.sort(np.unique(back))
-        before = freed[np.maximum(np.searchsorted(freed, back) - 1, 0)]
-        returns = np.where(before < back, before, back - 1.0) + 0.25
-        returns = np.maximum(returns, iteration.backward_start)
+        # an operation of backward asks for what it saved once the one before it has let go of its own
+        earlier = np.searchsorted(freed, back) - 1
+        returns = np.where(earlier >= 0, freed[np.maximum(earlier, 0)], iteration.backward_start) + 0.25
         parts.append(timeline.copies(rows, birth=returns, death=np.maximum(back, returns + 0.1), phase=BACKWARD))
         death[rows] = used
     moved = timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death)

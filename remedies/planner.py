@@ -4,7 +4,7 @@ Singles and combinations are computed on the recorded timeline; the best are ver
 the caller can do that. A combination is offered only if none of its parts fits alone at no higher cost.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -32,10 +32,19 @@ ENOUGH_PROVEN = 3
 COMBINED = ("mixed-precision", "activation-checkpointing", "gradient-accumulation", "fsdp", "cpu-offload")
 SEARCHED = "gradient-accumulation"  # the one whose size is searched inside a combination: the fewest micro-batches
 
-# How far a rerun with the change has been seen to differ from the prediction (tests/remedies/test_predictions.py,
-# on recorded runs), and without recorded modules and categories, where the whole chain is inferred.
-MARGIN_RECORDED = 0.02
-MARGIN_INFERRED = 0.08
+# How far a rerun with the change may differ from the prediction, as a share of the peak: on the safe side of what
+# tests/remedies/test_predictions.py sees on recorded runs. Lifetimes are exact where a remedy only moves or shrinks
+# what was recorded; types under autocast and the moment an offloaded activation returns are inferred.
+MARGINS = {
+    "activation-checkpointing": 0.01,
+    "gradient-accumulation": 0.02,
+    "fsdp": 0.02,
+    "mixed-precision": 0.06,
+    "cpu-offload/optimizer_state": 0.01,
+    "cpu-offload/activations": 0.06,
+}
+MARGIN_OTHER = 0.02
+MARGIN_INFERRED = 0.08  # without recorded modules and categories the whole chain is inferred
 
 
 @dataclass(frozen=True)
@@ -70,11 +79,10 @@ def plan(
     needs = _device(whole) if whole is not None else device
     case = case_of(needs, job)
     cut = needs.oom is not None
-    margin = MARGIN_RECORDED if case.facts.known else MARGIN_INFERRED
     names = [name for name in REMEDIES if (not only or name in only) and name not in without]
     singles, refused = _singles(case, names)
-    evaluated = [e for e in (_evaluate(case, (s,), margin, cut) for s in singles) if isinstance(e, _Evaluated)]
-    evaluated += _combined(case, singles, evaluated, margin, cut)
+    evaluated = [e for e in (_evaluate(case, (s,), cut) for s in singles) if e is not None]
+    evaluated += _combined(case, singles, evaluated, cut)
     evaluated = [e for e in evaluated if _allowed(e.estimate, keep_numerics, max_slowdown)]
     candidates = sorted((Candidate(estimate=e.estimate, fits=e.fits) for e in evaluated), key=_order)
     candidates = _verified(_without_idle(candidates)[:keep], verify, verify_at_most)
@@ -87,9 +95,17 @@ def estimate(name: str, profile: DeviceProfile, job: Job) -> tuple[Estimate, ...
     found = REMEDIES[name].settings(case)
     if isinstance(found, NotApplicable):
         return found
-    margin = MARGIN_RECORDED if case.facts.known else MARGIN_INFERRED
-    results = [_evaluate(case, (setting,), margin, profile.oom is not None) for setting in found]
-    return tuple(each.estimate for each in results if isinstance(each, _Evaluated))
+    results = [_evaluate(case, (setting,), profile.oom is not None) for setting in found]
+    return tuple(each.estimate for each in results if each is not None)
+
+
+def margin_of(case: Case, settings: Sequence[Setting]) -> float:
+    """The widest margin of the remedies taken together."""
+    if not case.facts.known:
+        return MARGIN_INFERRED
+    names = [f"{s.name}/{what}" for s in settings for what in s.options.get("what", ())]
+    names += [setting.name for setting in settings if "what" not in setting.options]
+    return max((MARGINS.get(name, MARGIN_OTHER) for name in names), default=MARGIN_OTHER)
 
 
 def _device(profile: MemoryProfile | DeviceProfile) -> DeviceProfile:
@@ -111,14 +127,13 @@ def _singles(case: Case, names: Sequence[str]) -> tuple[list[Setting], list[NotA
     return settings, refused
 
 
-def _evaluate(case: Case, settings: Sequence[Setting], margin: float, cut: bool) -> _Evaluated | None:
+def _evaluate(case: Case, settings: Sequence[Setting], cut: bool) -> _Evaluated | None:
     changes = _changes(case, settings)
     if changes is None:
         return None
-    expected = changes[-1].expected
     config = next((change.config for change in changes if change.config is not None), None)
     low, high = (_end(case, settings, end) for end in ("low", "high"))
-    return _judged(case, changes, expected, low, high, config, margin, cut)
+    return _judged(case, changes, (low, high), config, cut)
 
 
 def _changes(case: Case, settings: Sequence[Setting], end: str = "expected") -> list[Change] | None:
@@ -146,21 +161,16 @@ def _end(case: Case, settings: Sequence[Setting], end: str) -> int | None:
 def _judged(
     case: Case,
     changes: Sequence[Change],
-    expected: Timeline,
-    low: int | None,
-    high: int | None,
+    ends: tuple[int | None, int | None],
     config: AllocatorConfig | None,
-    margin: float,
     cut: bool,
 ) -> _Evaluated:
+    expected = changes[-1].expected
     run = replayed(expected, case.job, config)
-    over = run.peak_allocated_bytes / max(1, expected.peak().bytes)
-    band = band_of(
-        run.peak_allocated_bytes,
-        int((low if low is not None else expected.peak().bytes) * over),
-        int((high if high is not None else expected.peak().bytes) * over),
-        margin,
-    )
+    requested = max(1, expected.peak().bytes)
+    low, high = (run.peak_allocated_bytes * (end or requested) // requested for end in ends)
+    margin = margin_of(case, [change.setting for change in changes])
+    band = band_of(run.peak_allocated_bytes, low, high, margin)
     before = case.allocated_before
     doubts = "; ".join(change.doubt for change in changes if change.doubt)
     why = "; ".join(change.why for change in changes)
@@ -195,9 +205,7 @@ def _fits(band: ByteBand, replay_fits: bool, reserved_bytes: int, capacity: int 
     return True if band.high <= capacity else None
 
 
-def _combined(
-    case: Case, singles: Sequence[Setting], known: Sequence[_Evaluated], margin: float, cut: bool
-) -> list[_Evaluated]:
+def _combined(case: Case, singles: Sequence[Setting], known: Sequence[_Evaluated], cut: bool) -> list[_Evaluated]:
     """Subsets of the remedies that go together, in their order, with the fewest micro-batches that make them fit."""
     choices: dict[str, list[Setting]] = {}
     for setting in singles:
@@ -205,11 +213,16 @@ def _combined(
             choices.setdefault(setting.name, []).append(setting)
     found: list[_Evaluated] = []
     fitting = [e for e in known if e.fits]
+    alone = {(s.name, str(s.options)): e.estimate for e in known for s in e.estimate.settings}
     for size in range(2, len(choices) + 1):
         for names in combinations([name for name in REMEDIES if name in choices], size):
             for settings in _variants(names, choices):
-                result = _search(case, settings, choices.get(SEARCHED, []), margin, cut)
-                if result is not None and not _dominated(result, fitting):
+                parts = [alone[key] for s in settings if (key := (s.name, str(s.options))) in alone]
+                time = product([part.step_time_factor for part in parts]).expected
+                if _dominated(set(names), time, fitting):
+                    continue
+                result = _search(case, settings, choices.get(SEARCHED, []), cut)
+                if result is not None:
                     found.append(result)
                     if result.fits:
                         fitting.append(result)
@@ -225,32 +238,29 @@ def _variants(names: Sequence[str], choices: Mapping[str, list[Setting]]) -> Ite
     yield tuple(choices[name][0] for name in names)
 
 
-def _search(
-    case: Case, settings: tuple[Setting, ...], counts: Sequence[Setting], margin: float, cut: bool
-) -> _Evaluated | None:
+def _search(case: Case, settings: tuple[Setting, ...], counts: Sequence[Setting], cut: bool) -> _Evaluated | None:
     """With accumulation among them: the fewest micro-batches that fit, found on peaks alone, then judged whole."""
     if SEARCHED not in {setting.name for setting in settings} or case.job.capacity_bytes is None:
-        return _evaluate(case, settings, margin, cut)
+        return _evaluate(case, settings, cut)
     last: _Evaluated | None = None
     for count in counts:
         tried = tuple(count if setting.name == SEARCHED else setting for setting in settings)
         changes = _changes(case, tried)
         if changes is None:
             return None
-        enough = changes[-1].expected.peak().bytes * (1 + margin) <= case.job.capacity_bytes
+        enough = changes[-1].expected.peak().bytes * (1 + margin_of(case, tried)) <= case.job.capacity_bytes
         if enough or count is counts[-1]:
-            last = _evaluate(case, tried, margin, cut)
+            last = _evaluate(case, tried, cut)
             if last is None or last.fits or count is counts[-1]:
                 return last
     return last
 
 
-def _dominated(result: _Evaluated, fitting: Sequence[_Evaluated]) -> bool:
-    """Something that fits asks for a subset of these remedies and is no slower."""
-    names = {setting.name for setting in result.estimate.settings}
+def _dominated(names: Set[str], step_time: float, fitting: Sequence[_Evaluated]) -> bool:
+    """Something that fits asks for a part of these remedies only, and is no slower."""
     return any(
         {setting.name for setting in other.estimate.settings} < names
-        and other.estimate.step_time_factor.expected <= result.estimate.step_time_factor.expected
+        and other.estimate.step_time_factor.expected <= step_time
         for other in fitting
     )
 
