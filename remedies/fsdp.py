@@ -58,7 +58,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     new = _sharded_parameters(shared, timeline, ranks)
     passes = [p for p in block_passes(timeline, paths) if is_training(p.iteration, timeline)]
     for iteration in iterations(timeline):
-        new = _gathered(new, [p for p in passes if p.iteration == iteration], iteration, case, reshard)
+        new = _gathered(new, timeline, [p for p in passes if p.iteration == iteration], iteration, case, reshard)
     held = case.facts.parameter_bytes
     state = sum(each.state_bytes for each in case.facts.optimizers)
     return Change(
@@ -96,37 +96,52 @@ def _sharded_parameters(new: Timeline, timeline: Timeline, ranks: int) -> Timeli
     return whole.joined(timeline.copies(rows, birth=moments, death=timeline.death[rows], size=sizes, phase=SETUP))
 
 
-def _gathered(new: Timeline, passes: list[BlockPass], iteration: Iteration, case: Case, reshard: bool) -> Timeline:
-    """What FSDP2 holds whole: parameters while a unit runs (twice, until the copy out of the gather buffer is done),
-    its gradients and the reduce-scatter's input after its backward."""
+def _gathered(
+    new: Timeline, timeline: Timeline, passes: list[BlockPass], iteration: Iteration, case: Case, reshard: bool
+) -> Timeline:
+    """What FSDP2 holds whole, in the order of its own allocations (torch.distributed.fsdp, traced).
+
+    Forward of a block: the gather's flat buffer, the parameters copied out of it, then the previous block's buffer
+    goes. The parameters go when the block is done. Backward: the same, but the buffer of the block before it is
+    gathered ahead; at the end the parameters go, the gradients are copied into the reduce-scatter's input, and that
+    one goes at the end of the next block's backward.
+    """
     if not passes:
         return new
-    size = {p.path: case.facts.bytes_below(p.path) for p in passes}
-    root = case.facts.parameter_bytes - sum(size.values())
-    step = iteration.step
-    spans = [(root, iteration.start, iteration.end)]
-    for index, block in enumerate(passes):
-        following = passes[index + 1].start if index + 1 < len(passes) else iteration.backward_start
-        gathered_until = block.end if reshard else _backward_end(passes, index, iteration)
-        spans.append((size[block.path], block.start - 0.5, gathered_until))  # in use
-        spans.append((size[block.path], block.start - 0.6, min(following, block.end)))  # the gather's own buffer
-    new = new.added(spans, category=Category.COMMUNICATION, phase=FORWARD, step=step)
-    spans = [(root, iteration.end - 0.6, iteration.end + 0.5), (root, iteration.end - 0.5, iteration.end + 0.5)]
-    for index, block in enumerate(passes):
-        begin, end = block.backward_start, _backward_end(passes, index, iteration)
+    size = [case.facts.bytes_below(p.path) for p in passes]
+    root = case.facts.parameter_bytes - sum(size)
+    forward = [(root, iteration.start, iteration.end)]
+    for i, block in enumerate(passes):
+        later = passes[i + 1].start if i + 1 < len(passes) else iteration.backward_start
+        forward.append((size[i], block.start - 0.5, later - 0.3))
+        forward.append((size[i], block.start - 0.4, block.end if reshard else _end(passes, i, iteration) - 0.5))
+    new = new.added(forward, category=Category.COMMUNICATION, phase=FORWARD, step=iteration.step)
+    backward = [(root, iteration.end - 0.2, iteration.end + 0.5)]
+    for i, block in enumerate(passes):
+        begin, end = block.backward_start, _end(passes, i, iteration)
         if not np.isfinite(begin):
             continue
         if reshard:
-            spans.append((size[block.path], begin - 0.5, end))
-        earlier = passes[index - 1] if index else None
-        if earlier is not None and reshard:
-            spans.append((size[earlier.path], begin - 0.4, end))  # gathered ahead
-        spans.append((size[block.path], begin + 0.5 * (end - begin), end + 0.2))  # whole gradients
-        next_end = _backward_end(passes, index - 1, iteration) if index else iteration.end
-        spans.append((size[block.path], end - 0.1, next_end))  # the reduce-scatter's input
-    return new.added(spans, category=Category.COMMUNICATION, phase=BACKWARD, step=step)
+            backward.append((size[i], begin - 0.3, end - 0.5))
+            if i + 1 == len(passes):
+                backward.append((size[i], begin - 0.6, begin - 0.2))
+            if i:
+                backward.append((size[i - 1], begin - 0.1, end - 0.2))
+        after = _end(passes, i - 1, iteration) if i else iteration.end + 1
+        backward.append((size[i], end - 0.45, after - 0.47))
+    new = new.added(backward, category=Category.COMMUNICATION, phase=BACKWARD, step=iteration.step)
+    return new.joined(*(_whole_gradients(timeline, p, _end(passes, i, iteration) - 0.4) for i, p in enumerate(passes)))
 
 
-def _backward_end(passes: list[BlockPass], index: int, iteration: Iteration) -> float:
-    """When the block before it (in the model) begins its backward."""
+def _whole_gradients(timeline: Timeline, block: BlockPass, until: float) -> Timeline:
+    """A block's gradients before they are reduced: of full size, from their computation to the end of its backward."""
+    rows = timeline.is_category(Category.GRADIENT) & timeline.under(block.path)
+    rows &= (timeline.birth >= block.iteration.backward_start) & (timeline.birth < block.iteration.end)
+    found = np.flatnonzero(rows)
+    birth = timeline.birth[found]
+    return timeline.copies(found, birth=birth, death=np.maximum(until, birth + 0.1), category=Category.TEMPORARY)
+
+
+def _end(passes: list[BlockPass], index: int, iteration: Iteration) -> float:
+    """The end of a block's backward: when the block before it (in the model) begins its own."""
     return passes[index - 1].backward_start if index else iteration.end

@@ -1,0 +1,130 @@
+"""What the planner offers, in which order, and what it asks to be run."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from oomdoc.diagnosers.interface import DeviceProfile, MemoryProfile
+from oomdoc.remedies.all_remedies import REMEDIES
+from oomdoc.remedies.config_file import OPTIONS
+from oomdoc.remedies.interface import Candidate, Job, Numerics, Setting, Verified
+from oomdoc.remedies.planner import plan
+
+LM = ("train_lm.py", ("--device", "cuda", "--width", "512", "--depth", "6", "--batch-size", "64", "--dropout", "0.1"))
+MIB = 1 << 20
+
+
+@pytest.fixture
+def plain(record: Callable[..., DeviceProfile]) -> DeviceProfile:
+    return record(*LM)
+
+
+def _job(capacity_mib: int | None = 520, ranks: int = 1) -> Job:
+    capacity = None if capacity_mib is None else capacity_mib * MIB
+    return Job(gpu="a100-80gb", capacity_bytes=capacity, world_size=ranks, batch_size=64)
+
+
+def test_what_fits_comes_first_then_what_keeps_the_numbers_then_the_fastest(plain: DeviceProfile) -> None:
+    candidates = plan(plain, _job()).candidates
+    assert candidates[0].fits
+    places = [{True: 0, None: 1, False: 2}[each.fits] for each in candidates]
+    assert places == sorted(places)
+    order = [list(Numerics).index(each.estimate.numerics) for each in candidates if each.fits]
+    assert order == sorted(order)
+    identical = [
+        e.estimate.step_time_factor.expected for e in candidates if e.fits and e.estimate.numerics is Numerics.IDENTICAL
+    ]
+    assert len(identical) >= 2
+    assert [round(f, 3) for f in identical] == sorted(round(f, 3) for f in identical)
+
+
+def test_every_estimate_is_a_band_with_a_reason_and_saves_something(plain: DeviceProfile) -> None:
+    made = plan(plain, _job(None, ranks=2))
+    assert {"mixed-precision", "activation-checkpointing", "gradient-accumulation", "fsdp", "cpu-offload"} <= {
+        setting.name for each in made.candidates for setting in each.estimate.settings
+    }
+    for each in made.candidates:
+        band, time = each.estimate.predicted_peak_bytes, each.estimate.step_time_factor
+        assert 0 < band.low <= band.expected <= band.high
+        assert 0 < time.low <= time.expected <= time.high
+        assert each.estimate.why
+        assert each.fits is None  # no capacity is known
+    named = {each.name for each in made.not_applicable}
+    assert "detach-retained-graph" in named
+    assert all(each.reason for each in made.not_applicable)
+
+
+def test_combinations_come_where_no_single_change_fits(plain: DeviceProfile) -> None:
+    candidates = plan(plain, _job(250), without=("smaller-batch",)).candidates
+    fitting = [each for each in candidates if each.fits]
+    assert fitting
+    tight = [each for each in candidates if len(each.estimate.settings) > 1]
+    assert tight
+    for each in tight:
+        names = {setting.name for setting in each.estimate.settings}
+        subsets = [c for c in fitting if {s.name for s in c.estimate.settings} < names]
+        cheaper = min((c.estimate.step_time_factor.expected for c in subsets), default=99.0)
+        assert each.estimate.step_time_factor.expected <= cheaper + 1e-9
+
+
+def test_only_and_without_and_limits_are_kept(plain: DeviceProfile) -> None:
+    only = plan(plain, _job(), only=("mixed-precision", "cpu-offload")).candidates
+    assert {s.name for each in only for s in each.estimate.settings} == {"mixed-precision", "cpu-offload"}
+    kept = plan(plain, _job(), keep_numerics=True).candidates
+    assert {each.estimate.numerics for each in kept} == {Numerics.IDENTICAL}
+    fast = plan(plain, _job(), max_slowdown=1.12).candidates
+    assert all(each.estimate.step_time_factor.expected <= 1.12 for each in fast)
+
+
+def test_only_what_may_fit_and_can_be_applied_is_run_again(plain: DeviceProfile) -> None:
+    asked: list[tuple[Setting, ...]] = []
+
+    def verify(settings: tuple[Setting, ...]) -> Verified:
+        asked.append(settings)
+        return Verified(on="virtual", peak_bytes=400 * MIB, reserved_bytes=410 * MIB, fits=len(asked) > 1)
+
+    made = plan(plain, _job(), verify, verify_at_most=3)
+    assert 1 <= len(asked) <= 3
+    assert all(setting.name in OPTIONS for settings in asked for setting in settings)
+    by_settings: dict[str, Candidate] = {repr(each.estimate.settings): each for each in made.candidates}
+    assert all(by_settings[repr(settings)].fits is not False for settings in asked)
+    assert made.candidates[0].verified is not None
+    assert made.candidates[0].verified.fits
+    refuted = by_settings[repr(asked[0])]
+    assert refuted.verified is not None
+    assert not refuted.verified.fits
+    assert made.candidates.index(refuted) > sum(bool(each.fits) for each in made.candidates if each is not refuted)
+
+
+def test_a_run_that_could_not_be_judged_leaves_the_prediction(plain: DeviceProfile) -> None:
+    def verify(settings: tuple[Setting, ...]) -> Verified:
+        return Verified(on="virtual", peak_bytes=0, reserved_bytes=0, fits=False, error="the script ended")
+
+    made = plan(plain, _job(), verify, verify_at_most=1)
+    seen = next(each for each in made.candidates if each.verified is not None)
+    assert seen.fits
+    assert made.candidates.index(seen) < len(made.candidates) // 2
+
+
+def test_after_an_out_of_memory_the_recording_alone_promises_nothing(
+    record: Callable[..., DeviceProfile], plain: DeviceProfile
+) -> None:
+    job = replace(_job(), capacity_bytes=500 * MIB)
+    cut = record(*LM, (), 1, 1000 * MIB)
+    assert cut.oom is not None
+    alone = plan(cut, job)
+    assert not any(each.fits for each in alone.candidates)
+    assert all("ends at the failure" in each.estimate.why for each in alone.candidates)
+    whole = plan(cut, job, whole=MemoryProfile(devices=(plain,)))
+    assert any(each.fits for each in whole.candidates)
+    assert not any("ends at the failure" in each.estimate.why for each in whole.candidates)
+
+
+@pytest.mark.parametrize("name", list(REMEDIES))
+def test_every_remedy_has_a_page_with_the_same_headings(name: str) -> None:
+    module = REMEDIES[name]
+    page = module.__doc__ or ""
+    assert name == module.NAME
+    for heading in ("Applies when:", "Saves:", "Costs:", "Numerics:", "Conflicts:", "Frameworks:"):
+        assert f"\n{heading}" in page, f"{name} has no {heading}"
+    assert page.splitlines()[0].endswith((".", ":", "memory"))
