@@ -85,7 +85,7 @@ def plan(
     evaluated += _combined(case, singles, evaluated, cut)
     evaluated = [e for e in evaluated if _allowed(e.estimate, keep_numerics, max_slowdown)]
     candidates = sorted((Candidate(estimate=e.estimate, fits=e.fits) for e in evaluated), key=_order)
-    candidates = _verified(_without_idle(candidates)[:keep], verify, verify_at_most)
+    candidates = _verified(_shortened(_without_idle(candidates), keep), verify, verify_at_most)
     return Plan(candidates=tuple(sorted(candidates, key=_order)), not_applicable=tuple(refused))
 
 
@@ -222,10 +222,11 @@ def _combined(case: Case, singles: Sequence[Setting], known: Sequence[_Evaluated
                 if _dominated(set(names), time, fitting):
                     continue
                 result = _search(case, settings, choices.get(SEARCHED, []), cut)
-                if result is not None:
-                    found.append(result)
-                    if result.fits:
-                        fitting.append(result)
+                if result is None or _dominated(set(names), result.estimate.step_time_factor.expected, fitting):
+                    continue
+                found.append(result)
+                if result.fits:
+                    fitting.append(result)
     return found
 
 
@@ -278,6 +279,13 @@ def _without_idle(candidates: Sequence[Candidate]) -> list[Candidate]:
         for each in candidates
         if each.estimate.saves_bytes > 0 or "allocator-settings" in {s.name for s in each.estimate.settings}
     ]
+
+
+def _shortened(candidates: Sequence[Candidate], keep: int) -> list[Candidate]:
+    """Every single change, and the best combinations beside them."""
+    combined = [each for each in candidates if len(each.estimate.settings) > 1]
+    room = max(0, keep - (len(candidates) - len(combined)))
+    return [each for each in candidates if len(each.estimate.settings) == 1 or each in combined[:room]]
 
 
 _NUMERICS = list(Numerics)
