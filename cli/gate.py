@@ -9,6 +9,7 @@ import typer
 from ..errors import OomdocError, UnreadableInputError
 from .options import (
     AllocConfOption,
+    ApplyOption,
     CapacityOption,
     Format,
     FormatOption,
@@ -60,6 +61,7 @@ def gate(
     nnodes: NnodesOption = 1,
     rank: RankOption = 0,
     steps: StepsOption = None,
+    apply: ApplyOption = None,
     alloc_conf: AllocConfOption = None,
     form: FormatOption = Format.TERMINAL,
     output: OutputOption = None,
@@ -78,7 +80,7 @@ def gate(
     if is_script(target, module):
         command = command_of(
             target, args, module=module, virtual=virtual, gpu=gpu, capacity=capacity, nproc_per_node=nproc_per_node,
-            nnodes=nnodes, rank=rank, steps=steps, alloc_conf=alloc_conf,
+            nnodes=nnodes, rank=rank, steps=steps, alloc_conf=alloc_conf, apply=apply,
         )  # fmt: skip
         files = _recorded(command, form, output)
         gpu = capacity = None  # the recording knows its card

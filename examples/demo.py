@@ -24,12 +24,12 @@ def step(title, arguments, expected_status):
 
 def main():
     folder = Path(tempfile.mkdtemp(prefix="oomdoc-demo-"))
-    first, fixed, config = str(folder / "first"), str(folder / "fixed"), str(folder / "oomdoc.yaml")
+    first, fixed, config = str(folder / "first"), str(folder / "fixed"), str(folder / "first" / "oomdoc.yaml")
     try:
         step("1. It runs out of memory: what holds the bytes, and which line?",
              ["run", "--gpu", GPU, "-o", first, "train_gpt.py"], 1)
-        step("2. Which change makes it fit, at what cost? (each candidate is run again to verify it)",
-             ["plan", "--gpu", GPU, "--write", config, "train_gpt.py"], 0)
+        step("2. Which change makes it fit, at what cost? (the best ones are run again to prove it)",
+             ["plan", first], 0)
         print(f"\n--- {config}\n{Path(config).read_text()}")
         step("3. The same script with that change: it fits",
              ["run", "--gpu", GPU, "--apply", config, "-o", fixed, "train_gpt.py"], 0)
