@@ -89,11 +89,19 @@ def _advice(table: "Advice | None") -> tuple[str, ...]:
     for row in table.rows[:MOST_ROWS]:
         verdict = "no limit known" if row.capacity is None else "fits" if row.fits else "does not fit"
         worst = "" if row.kept is None else f", {size(row.kept.peak_reserved)} with older blocks left where they were"
-        retries = f", {row.retries} retries" if row.retries else ""
-        lines.append(f"{row.config.as_text()}: {verdict}; {size(row.peak_reserved)} reserved at peak{worst}{retries}")
+        peak = f"{size(row.peak_reserved)} reserved at peak{worst}"
+        lines.append(f"{row.config.as_text()}: {verdict}; {peak}{_retries(row)}")
     base = table.baseline
-    lines.append(f"For comparison, the recording's own settings run in the same way: {size(base.peak_reserved)}")
+    peak = f"{size(base.peak_reserved)} reserved at peak{_retries(base)}"
+    lines.append(f"For comparison, the recording's own settings run in the same way: {peak}")
     return (*lines, *table.rows[0].assumptions)
+
+
+def _retries(row: "WhatIf") -> str:
+    """A retry gives everything cached back and waits for the device: it costs time, and shows how close it was."""
+    if not row.retries:
+        return ""
+    return ", 1 retry" if row.retries == 1 else f", {row.retries} retries"
 
 
 def _fits(peak_reserved: int, device: "DeviceProfile") -> bool | None:

@@ -85,3 +85,37 @@ def test_an_unknown_setting_is_refused_by_name(oomdoc, tmp_path):
     done = oomdoc("replay", "--alloc-conf", "expandable_segment:True", path)
     assert done.returncode == 2
     assert "unknown key 'expandable_segment'" in " ".join(done.stderr.split())
+
+
+FRAGMENTING = """
+import torch
+
+MIB = 1 << 20
+
+
+def block(size):
+    return torch.empty(size * MIB, dtype=torch.uint8, device="cuda")
+
+
+held = [block(60) for _ in range(4)]
+del held
+kept = [block(35) for _ in range(4)]
+large = block(90)
+"""
+
+
+def test_a_what_if_proves_itself(oomdoc, tmp_path):
+    """Out of memory on the virtual GPU; under the setting that `replay` names first the script fits, as predicted."""
+    script = tmp_path / "fragments.py"
+    script.write_text(FRAGMENTING)
+    card = ("--virtual", "--gpu", "rtx-4090", "--capacity", "771MiB")  # 300 MiB beside the context
+    failed = oomdoc("run", *card, "--run-dir", "failed", script)
+    assert failed.returncode == 1
+    assert "OutOfMemoryError" in failed.stderr
+    told = " ".join(oomdoc("replay", "failed").stdout.split())
+    named, _, rest = told.partition("verdict does not fit ")[2].partition(": fits; ")
+    assert named == "expandable_segments:True"
+    fitted = oomdoc("run", *card, "--alloc-conf", named, "--run-dir", "fitted", "--format", "json", script)
+    assert fitted.returncode == 0
+    (device,) = json.loads(fitted.stdout)["devices"]
+    assert rest.startswith(f"{device['peak']['reserved_bytes'] / MIB:.1f} MiB reserved at peak")
