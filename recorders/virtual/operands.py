@@ -51,6 +51,9 @@ CROSSING = frozenset(
 )
 
 
+_ALL_OF_A_LIST = 8
+
+
 class Operands:
     """What one pass over the arguments found."""
 
@@ -65,7 +68,7 @@ class Operands:
 
 
 def look(args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any] | None, several: bool, found: Operands) -> Operands:
-    """One pass; lists of tensors are judged by their first tensor. `several`: this process sees several GPUs."""
+    """One pass; long lists (foreach) are judged by their first tensor. `several`: this process sees several GPUs."""
     plain = not (state.exotic or several)
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, torch.Tensor):
@@ -76,7 +79,7 @@ def look(args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any] | None, sever
             else:
                 _look_at_virtual(value, found)
         elif type(value) in (list, tuple) and value and not isinstance(value[0], int):
-            look([next((each for each in value if each is not None), None)], None, several, found)
+            look(value if len(value) <= _ALL_OF_A_LIST else value[:1], None, several, found)
     return found
 
 

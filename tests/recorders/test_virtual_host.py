@@ -86,6 +86,8 @@ def test_like_factories_with_a_host_device_are_on_the_host(gpu: Session) -> None
         lambda cuda, host: torch.nn.functional.linear(cuda, host),
         lambda cuda, host: torch.cat([cuda, cuda]) * host[0],
         lambda cuda, host: torch.where(cuda > 0, cuda, host),
+        lambda cuda, host: torch.cat([cuda, host]),
+        lambda cuda, host: torch.stack([cuda, host]),
     ],
 )
 def test_operands_on_two_devices_are_the_scripts_error_in_cudas_words(gpu: Session, mix: object) -> None:
