@@ -144,7 +144,9 @@ def _lifetimes(device: DeviceSnapshot) -> Lifetimes:
     free_event = np.minimum(requested_at, death)
     free_stack = np.append(trace.stack, np.int32(-1))[free_event]
     block = _final_blocks(device, trace.address[head], death == never)
-    older = np.setdiff1d(np.flatnonzero(blocks.state != BlockState.INACTIVE), block[block >= 0])
+    unexplained = blocks.state != BlockState.INACTIVE
+    unexplained[block[block >= 0]] = False
+    older = np.flatnonzero(unexplained)
 
     order = np.argsort(np.where(born, head, never), kind="stable")
     own_stack = np.append(blocks.stack, np.int32(-1))[block]
@@ -166,7 +168,8 @@ def _first_in_run(
     run: NDArray[np.intp], events: NDArray[np.intp], wanted: NDArray[np.bool_], runs: int, never: int
 ) -> NDArray[np.int64]:
     out = np.full(runs, never, np.int64)
-    np.minimum.at(out, run[wanted], events[wanted])
+    last_to_first = np.flatnonzero(wanted)[::-1]
+    out[run[last_to_first]] = events[last_to_first]  # of several, the last one written stays
     return out
 
 
