@@ -34,6 +34,7 @@ class GpuTarget:
     sm_count: int
     threads_per_sm: int
     compute_capability: tuple[int, int]
+    title: str = ""  # what the driver calls it; empty = the name
 
     @property
     def capacity_bytes(self) -> int:

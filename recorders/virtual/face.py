@@ -30,14 +30,25 @@ _raw_repr: Callable[..., str] = torch.Tensor.__repr__
 _raw_format: Callable[[torch.Tensor, str], str] = torch.Tensor.__format__
 
 
+class Process:
+    """Of a forked child, in which CUDA is an error."""
+
+    forked = False
+
+
 def canonical_device(device: Any) -> torch.device:
     """The device a script means: an integer is a CUDA index, `cuda` alone is this thread's current one."""
     if type(device) is int:
-        return torch.device("cuda", device)
+        device = torch.device("cuda", device)
     found = device if isinstance(device, torch.device) else torch.device(device)
-    if found.type == "cuda" and found.index is None:
-        return torch.device("cuda", selected.device)
-    return found
+    if found.type != "cuda":
+        return found
+    if Process.forked:
+        raise RuntimeError(
+            "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
+            "'spawn' start method"
+        )
+    return found if found.index is not None else torch.device("cuda", selected.device)
 
 
 # ---- what a tensor says of itself

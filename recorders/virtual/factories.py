@@ -36,7 +36,7 @@ def _asked(kwargs: dict[str, Any]) -> torch.device | None:
     """The device of a factory call: named, or the one of `torch.device(...)` contexts and set_default_device."""
     device = kwargs.get("device")
     if device is not None:
-        return device if isinstance(device, torch.device) else canonical_device(device)
+        return canonical_device(device)
     return _default_device() if _function_modes() else None
 
 

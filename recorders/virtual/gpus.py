@@ -53,7 +53,7 @@ class SimulatedGpus:
     def properties(self, index: int) -> DeviceProperties:
         target = self._device.target
         return DeviceProperties(
-            name=getattr(target, "title", "") or target.name,
+            name=target.title or target.name,
             major=target.compute_capability[0],
             minor=target.compute_capability[1],
             total_memory=target.total_bytes,

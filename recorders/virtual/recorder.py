@@ -56,6 +56,7 @@ def target_of(name: str, capacity_bytes: int | None = None) -> GpuTarget:
         sm_count=spec.sm_count,
         threads_per_sm=spec.threads_per_sm,
         compute_capability=spec.compute_capability,
+        title=spec.title,
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode
 
+from .face import Process, canonical_device
 from .host import WorkerMode
 from .patching import patches
 from .storages import state
@@ -61,12 +62,6 @@ def _leave_in_child() -> None:
         _pop_mode()
         if state.exotic:
             WorkerMode().__enter__()  # type: ignore[no-untyped-call]  # torch's
+    Process.forked = True
     torch.cuda._is_in_bad_fork = lambda: True
-    torch.cuda._lazy_init = _refuse
-
-
-def _refuse() -> None:
-    raise RuntimeError(
-        "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' "
-        "start method"
-    )
+    torch.cuda._lazy_init = lambda: canonical_device("cuda") and None

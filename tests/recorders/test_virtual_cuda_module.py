@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from oomdoc.recorders.virtual.session import Session, virtual_session
 from oomdoc.recorders.virtual.streams import POOL_STREAMS
+from oomdoc.snapshots import reader
 
 from .conftest import A100_LIKE
 
@@ -44,6 +46,20 @@ def test_memory_statistics_are_the_allocator_s(gpu: Session) -> None:
     assert torch.cuda.max_memory_allocated() == 0
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0
+
+
+def test_a_script_s_own_snapshot_is_the_recording(gpu: Session, tmp_path: Path) -> None:
+    torch.cuda.memory._record_memory_history(max_entries=1000)
+    x = torch.zeros(1000, device="cuda")
+    snapshot = torch.cuda.memory._snapshot()
+    last = snapshot["device_traces"][0][-1]
+    assert (last["action"], last["size"], last["addr"]) == ("alloc", 4000, x.data_ptr())
+    assert last["frames"][0]["name"] == "test_a_script_s_own_snapshot_is_the_recording"
+    assert [segment["total_size"] for segment in torch.cuda.memory_snapshot()] == [2 << 20]
+    torch.cuda.memory._dump_snapshot(str(tmp_path / "own.pickle"))
+    torch.cuda.memory._record_memory_history(enabled=None)
+    read = reader.load(tmp_path / "own.pickle")
+    assert read.devices[0].trace.size.tolist()[-1] == 4000
 
 
 def test_a_memory_fraction_limits(gpu: Session) -> None:
@@ -166,3 +182,20 @@ def test_workers_load_real_data_into_pinned_memory(loader: object) -> None:
     assert batches[0][0].to("cuda", non_blocking=True).is_cuda
     assert torch.cuda.memory_allocated() == 0
     assert torch.cuda.max_memory_allocated() == 512
+
+
+def test_a_loader_s_worker_has_no_gpu() -> None:
+    from torch.utils.data import DataLoader, Dataset
+
+    class OnGpu(Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.zeros(1).cuda()
+
+    with (
+        virtual_session(A100_LIKE),
+        pytest.raises(RuntimeError, match="Cannot re-initialize CUDA in forked subprocess"),
+    ):
+        list(DataLoader(OnGpu(), num_workers=1))

@@ -43,7 +43,8 @@ expected = sum(shard(p.shape) for p in model.parameters())
 rotary = torch.cuda.memory_allocated() - expected
 assert 0 <= rotary <= 8192, (torch.cuda.memory_allocated(), expected)
 total = sum(p.numel() for p in model.parameters())
-assert abs(expected - 4 * total / world) < 512 * 2 * len(list(model.parameters()))
+if world <= 64:  # every dimension is longer than the world: 4 bytes x N / W and padding
+    assert abs(expected - 4 * total / world) < 512 * 2 * len(list(model.parameters()))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
 for step in range(3):
     tokens = torch.randint(config.vocab_size, (1, 512), device="cuda")
