@@ -21,7 +21,8 @@ What the remedies change
 """
 
 from collections.abc import Mapping
-from statistics import median
+
+import numpy as np
 
 from .interface import Case, Category, Claim
 from .judging import bytes_of, claim, share
@@ -41,7 +42,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
         return None
     base = profile.steps[done - 1].live_bytes
     needs = [max(0, step.peak_bytes - step.live_bytes) for step in before]
-    usual = median(needs)
+    usual = float(np.median(needs))
     now = profile.live_bytes + profile.oom.requested_bytes - base
     if usual <= 0 or now < thresholds["min_ratio"] * usual:
         return None

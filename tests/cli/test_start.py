@@ -99,9 +99,9 @@ def processor_seconds(*commands: list[str]) -> list[float]:
 
 
 def test_help_starts_fast() -> None:
-    """A person waits for it: no more than importing its own dependencies takes."""
+    """A person waits for it: little more than importing its own dependencies takes."""
     shown, needed = processor_seconds(["-m", "oomdoc", "--help"], ["-c", NEEDED])
-    assert shown <= needed
+    assert shown <= 1.25 * needed
 
 
 def test_a_small_snapshot_is_analyzed_fast(shared: Path) -> None:
