@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .tracker import Tracker
 
 WORKSPACE = CATEGORIES.index(Category.WORKSPACE.value)
+TEMPORARY = CATEGORIES.index(Category.TEMPORARY.value)
 
 
 class KernelCall:
@@ -52,7 +53,8 @@ class KernelCall:
             return
         device, context = tracker.device, tracker.device.context
         context.stack = device.stacks.capture(4)
-        category, context.category = context.category, WORKSPACE
+        category = context.category
+        context.category = WORKSPACE if each.is_workspace else TEMPORARY
         try:
             if each.kind == "handle":
                 self._handle(each)

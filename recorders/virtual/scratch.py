@@ -27,6 +27,11 @@ class Scratch:
     before: bool = False  # allocated before the operation's outputs
     until: int = -1  # freed before scratch number `until` of the same call is allocated; -1: at the end, newest first
 
+    @property
+    def is_workspace(self) -> bool:
+        """A library asked for it (its source says so); the rest are temporaries of ATen's own kernels."""
+        return self.kind == "handle" or "workspace" in self.source.lower()
+
 
 class Gpu(Protocol):
     """What a data sheet has to say; `device.GpuTarget` does."""

@@ -123,10 +123,5 @@ def test_categories_inferred_without_the_recording_agree(name: str) -> None:
     category = {(block.address, block.birth): block.category for block in bare.live}
     assert exact.peak.event == bare.peak.event
     known = [block for block in exact.live if block.category is not Category.UNKNOWN]
-    agreed = sum(b.requested_bytes for b in known if _same(b.category, category[b.address, b.birth]))
+    agreed = sum(b.requested_bytes for b in known if b.category is category[b.address, b.birth])
     assert agreed >= 0.97 * sum(b.requested_bytes for b in known)
-
-
-def _same(recorded: Category, inferred: Category) -> bool:
-    """Only C++ frames tell a kernel's scratch from other temporaries; the virtual GPU has none."""
-    return recorded is inferred or (recorded, inferred) == (Category.WORKSPACE, Category.TEMPORARY)
