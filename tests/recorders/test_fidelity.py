@@ -9,7 +9,7 @@ from oomdoc.snapshots import reader
 from oomdoc.snapshots.model import Action, DeviceSnapshot
 from oomdoc.snapshots.timeline import extent, live_bytes
 
-JOB = Path(__file__).parent / "jobs" / "small_lm.py"
+JOB = Path(__file__).parent / "jobs" / "course_lm.py"
 
 
 def events(device: DeviceSnapshot, *actions: Action) -> list[tuple[int, int]]:
