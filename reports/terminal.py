@@ -40,7 +40,7 @@ def _body(report: Report, console: Console) -> Iterator[RenderableType]:
     if report.diagnosis.findings:
         yield _heading("Causes")
         for number, finding in enumerate(report.diagnosis.findings, 1):
-            if number > 1:
+            if number > 1 and report.plan is None:
                 yield Text("")
             yield _finding(number, finding, report)
     if report.plan is not None:
@@ -86,7 +86,7 @@ def _device(report: Report, device: DeviceProfile, console: Console) -> Iterator
     yield _heading(f"Memory {at}{f' ({extra})' if extra else ''}")
     yield from memory(device, console.width, color=console.color_system is not None)
     yield from _fidelity(device)
-    if device.call_sites:
+    if device.call_sites and report.plan is None:
         yield _heading("Held by")
         yield _call_sites(device)
 
@@ -130,6 +130,8 @@ def _finding(number: int, finding: Finding, report: Report) -> RenderableType:
         (f"{number}. {finding.code} {finding.name}", style), (held, "bold"), (f"  {finding.confidence.value}", "dim")
     )
     body: list[RenderableType] = [Text(finding.title)]
+    if report.plan is not None:  # who asks for a plan has seen the evidence, or finds it with `analyze`
+        return Group(head, Padding(body[0], (0, 0, 0, 3)))
     body += [Text(f"· {line}", style="dim") for line in finding.evidence]
     body += [_code(location, report.excerpts.get(location)) for location in finding.locations[:_LOCATIONS]]
     if finding.remedies:

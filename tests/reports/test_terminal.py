@@ -28,9 +28,15 @@ def same_as_golden(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_the_whole_report(report: Report, width: int) -> None:
+def test_the_whole_diagnosis(report: Report, width: int) -> None:
     """As a reader sees it at a narrow and a wide terminal."""
-    same_as_golden(terminal.render(report, width=width), f"terminal-{width}.txt")
+    same_as_golden(terminal.render(replace(report, plan=None), width=width), f"diagnosis-{width}.txt")
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_whole_plan(report: Report, width: int) -> None:
+    """The causes in a sentence each, without lines and evidence: the changes are what was asked for."""
+    same_as_golden(terminal.render(report, width=width), f"plan-{width}.txt")
 
 
 def test_a_run_that_fits(healthy: Report) -> None:
@@ -66,7 +72,7 @@ def test_plain_ascii(report: Report) -> None:
 
 def test_lines_of_the_user_are_shown_with_the_one_meant_marked(report: Report) -> None:
     """The excerpt comes from the file as it is here; a file that is not here is named only."""
-    text = terminal.render(report)
+    text = terminal.render(replace(report, plan=None))
     assert "> 6 │     h = self.mlp(h)" in text
     assert "/nowhere/lib.py:9 in helper" in text
 
