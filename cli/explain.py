@@ -57,6 +57,11 @@ def _page(name: str) -> str:
     known = pages()
     module = known.get(name) or known.get(name.upper()) or known.get(name.lower())
     if module is None:
+        wanted = name.lower()
+        naming = [cause for cause in _modules(_causes()) if wanted in cause.REMEDIES]
+        if naming:
+            best = max(naming, key=lambda cause: wanted in (cause.__doc__ or ""))
+            raise OomdocError(f"{wanted} has no page of its own; {best.CODE} names it: oomdoc explain {best.CODE}")
         import difflib
 
         near = difflib.get_close_matches(name.lower(), [each.lower() for each in known], n=3, cutoff=0.4)
