@@ -28,11 +28,12 @@ class VirtualRecorder:
         return self.session.snapshot(argv, self.settings)
 
     def out_of_memory_at_end(self) -> bool:
-        """The last `oom` event of any device came after the last optimizer step began."""
+        """The step in which a device was last out of memory never came to its end."""
         session = self.session
         for log, marks in zip(session.device.logs, session.roles.marks, strict=True):
             last = max((i for i in log.free_bytes_at_oom), default=-1)
-            if last >= 0 and not any(mark.event > last and mark.phase == "optimizer" for mark in marks):
+            step = max((mark.step for mark in marks if mark.event <= last), default=1)
+            if last >= 0 and self.hooks.completed < step:
                 return True
         return False
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 model = nn.Sequential(nn.Linear(8192, 8192), nn.ReLU(), nn.Linear(8192, 8192)).cuda()
-optimizer = torch.optim.AdamW(model.parameters())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 batch, failed = 1 << 20, []
 try:
     torch.empty(1 << 42, device="cuda")
