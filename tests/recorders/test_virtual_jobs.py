@@ -42,7 +42,7 @@ def test_fsdp1_as_rank_0_of_8(tmp_path: Path) -> None:
     run_job("fsdp1", tmp_path, nproc_per_node=8)
 
 
-@pytest.mark.parametrize("nodes", [1, 512])
+@pytest.mark.parametrize("nodes", [1, pytest.param(512, marks=pytest.mark.slow)])
 def test_fsdp2_of_a_llama(nodes: int, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     run_job("fsdp2_hf", tmp_path, nproc_per_node=8, nnodes=nodes)
