@@ -1,6 +1,7 @@
 """What is free inside the segments, and what keeps it there.
 
-Works on `SegmentView`s: of a live allocator (`Allocator.segments`), or of a recording at one event (`replay.heap_at`).
+Works on `SegmentView`s: of a live allocator (`Allocator.segments`), or of a recording at one event (`replay.heap_at`,
+`rewind.heap_with`).
 """
 
 from collections.abc import Iterable
@@ -10,25 +11,6 @@ from ..snapshots.model import BlockState
 from .blocks import DEFAULT_POOL, PoolId
 from .config import SMALL_SIZE, AllocatorConfig
 from .heap import BlockView, SegmentView
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreeBlocks:
-    """The free blocks that one kind of request can use: of one pool id, small or large, of one stream. Bytes."""
-
-    pool_id: PoolId
-    large: bool
-    stream: int
-    reserved: int  # of all segments of this kind
-    sizes: tuple[int, ...]  # largest first
-
-    @property
-    def free(self) -> int:
-        return sum(self.sizes)
-
-    @property
-    def largest(self) -> int:
-        return self.sizes[0] if self.sizes else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +25,12 @@ class Fit:
     reusable: int
     releasable: int
     fragmented: int
+    largest_free_block: int  # of any stream and pool
     largest_usable_block: int  # of the request's own stream and pool
+
+    @property
+    def free(self) -> int:
+        return self.reusable + self.releasable + self.fragmented
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +43,6 @@ class Pinned:
     holders: tuple[BlockView, ...]  # the live blocks, by address
 
 
-def free_blocks(segments: Iterable[SegmentView]) -> tuple[FreeBlocks, ...]:
-    """Per pool id, kind and stream, the kind with the most free bytes first."""
-    sizes: dict[tuple[PoolId, bool, int], list[int]] = {}
-    reserved: dict[tuple[PoolId, bool, int], int] = {}
-    for segment in segments:
-        kind = (segment.pool_id, segment.large, segment.stream)
-        reserved[kind] = reserved.get(kind, 0) + segment.total_bytes
-        sizes.setdefault(kind, []).extend(b.size for b in segment.blocks if b.state is BlockState.INACTIVE)
-    rows = [
-        FreeBlocks(pool_id=kind[0], large=kind[1], stream=kind[2], reserved=reserved[kind], sizes=_descending(found))
-        for kind, found in sizes.items()
-    ]
-    return tuple(sorted(rows, key=lambda row: -row.free))
-
-
 def fit(
     segments: Iterable[SegmentView],
     config: AllocatorConfig,
@@ -81,15 +53,16 @@ def fit(
     """How the free blocks of `segments` stand to a request of `requested` bytes."""
     rounded = config.round_size(requested)
     kind = (pool_id, rounded > SMALL_SIZE, stream)
-    total = reusable = releasable = largest = 0
+    total = reusable = releasable = largest = usable_largest = 0
     for segment in segments:
         usable = (segment.pool_id, segment.large, segment.stream) == kind
         for block in segment.blocks:
             if block.state is not BlockState.INACTIVE:
                 continue
             total += block.size
+            largest = max(largest, block.size)
             if usable:
-                largest = max(largest, block.size)
+                usable_largest = max(usable_largest, block.size)
             if usable and block.size >= rounded:
                 reusable += block.size
             else:
@@ -99,7 +72,8 @@ def fit(
         reusable=reusable,
         releasable=releasable,
         fragmented=total - reusable - releasable,
-        largest_usable_block=largest,
+        largest_free_block=largest,
+        largest_usable_block=usable_largest,
     )
 
 
@@ -128,7 +102,3 @@ def _releasable(segment: SegmentView, block: BlockView, config: AllocatorConfig)
     start = -(-(block.address - segment.address) // page) * page
     end = (block.address + block.size - segment.address) // page * page
     return max(end - start, 0)
-
-
-def _descending(sizes: list[int]) -> tuple[int, ...]:
-    return tuple(sorted(sizes, reverse=True))

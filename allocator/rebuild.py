@@ -7,18 +7,19 @@ known when an allocation lands right behind it while it lives (free memory is us
 such blocks are taken without a rest, and named in `uncertain`.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..snapshots.model import Action, BlockState, DeviceSnapshot
-from .config import MIN_LARGE_ALLOC, SMALL_BUFFER, SMALL_SIZE, AllocatorConfig
+from ..snapshots.model import BlockState, DeviceSnapshot
+from .config import SMALL_SIZE, AllocatorConfig
 from .heap import BlockView, SegmentView
 from .lives import Lives, OldBlock, lives
-from .pages import Pages, pool_of, reserved_ranges
+from .pages import pool_of, reserved_ranges
 from .restore import Owner, owner_of
+from .rewind import Past, event_pools, undo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,37 +34,9 @@ class StartState:
     contradiction: str | None  # why trace and segments do not belong together
 
 
-@dataclass(slots=True)
-class _Segment:
-    size: int
-    stream: int
-    large: bool
-    pool: int
-
-
-@dataclass(slots=True)
-class _Past:
-    """Segments while the trace is undone, and what did not fit."""
-
-    config: AllocatorConfig
-    segments: dict[int, _Segment] = field(default_factory=dict)
-    starts: list[int] = field(default_factory=list)  # sorted keys of `segments`
-    pages: Pages = field(default_factory=Pages)
-    contradictions: list[tuple[int, str]] = field(default_factory=list)
-
-    def overlaps(self, start: int, size: int) -> bool:
-        """Whether a segment or a page lies in this range."""
-        index = bisect_left(self.starts, start + size) - 1
-        if index >= 0 and start < self.starts[index] + self.segments[self.starts[index]].size:
-            return True
-        return self.pages.overlaps(start, size)
-
-
 def rebuild(device: DeviceSnapshot, config: AllocatorConfig) -> StartState:
     """The state before the first event. A contradiction is reported, not raised; the rest is done as far as it goes."""
-    past = _Past(config)
-    _load_segments(past, device)
-    _undo_segments(past, device)
+    past = undo(device, config)
     found = lives(device)
     past.contradictions += found.contradictions
     segments, uncertain = _views(past, device, found)
@@ -77,77 +50,19 @@ def rebuild(device: DeviceSnapshot, config: AllocatorConfig) -> StartState:
         segments=segments,
         ranges=ranges,
         range_bytes=range_bytes,
-        event_pools=_event_pools(device),
+        event_pools=event_pools(device),
         uncertain=uncertain,
         contradiction=None if latest is None else (f"event {latest[0]}: " if latest[0] >= 0 else "") + latest[1],
     )
 
 
-def _load_segments(past: _Past, device: DeviceSnapshot) -> None:
-    columns = device.segments
-    rows = zip(
-        columns.address.tolist(),
-        columns.total_bytes.tolist(),
-        columns.stream.tolist(),
-        columns.large.tolist(),
-        columns.expandable.tolist(),
-        columns.pool.tolist(),
-        strict=True,
-    )
-    for address, size, stream, large, is_expandable, pool in rows:
-        if size <= 0 or past.overlaps(address, size):
-            past.contradictions.append((len(device.trace), f"the segment at {address:#x} lies in another one"))
-        elif is_expandable:
-            past.pages.add(address, size, stream, pool, large)
-        else:
-            past.segments[address] = _Segment(size, stream, large, pool)
-            insort(past.starts, address)
-
-
-def _undo_segments(past: _Past, device: DeviceSnapshot) -> None:
-    action = device.trace.action
-    events = np.flatnonzero((action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP))
-    for event in events[::-1].tolist():
-        what = _undo_segment(past, event, device)
-        if what is not None:
-            past.contradictions.append((event, what))
-
-
-def _undo_segment(past: _Past, event: int, device: DeviceSnapshot) -> str | None:
-    """Undo one segment event; what contradicts it, if anything does."""
-    trace = device.trace
-    action, address, size = int(trace.action[event]), int(trace.address[event]), int(trace.size[event])
-    stream, pool = int(trace.stream[event]), max(int(trace.pool[event]), 0)
-    if action == Action.SEGMENT_ALLOC:
-        segment = past.segments.pop(address, None)
-        if segment is not None:
-            past.starts.remove(address)
-        if segment is None or segment.size != size:
-            return f"obtains a segment of {size} bytes at {address:#x} that is not there afterwards"
-    elif action == Action.SEGMENT_MAP:
-        if not past.pages.remove(address, size):
-            return f"maps {size} bytes at {address:#x} that are not there afterwards"
-    elif size <= 0 or past.overlaps(address, size):
-        return f"gives back {size} bytes at {address:#x} that are still there afterwards"
-    elif action == Action.SEGMENT_FREE:
-        past.segments[address] = _Segment(size, stream, size >= MIN_LARGE_ALLOC, pool)
-        insort(past.starts, address)
-    else:
-        large = size != SMALL_BUFFER and size % past.config.large_segment_size == 0
-        past.pages.undo_unmap(address, size, stream, (pool, large))
-    return None
-
-
-def _views(past: _Past, device: DeviceSnapshot, found: Lives) -> tuple[tuple[SegmentView, ...], tuple[int, ...]]:
+def _views(past: Past, device: DeviceSnapshot, found: Lives) -> tuple[tuple[SegmentView, ...], tuple[int, ...]]:
     """Segments with their blocks, by address, and the addresses of blocks whose size is not certain."""
     views: list[SegmentView] = []
     uncertain: list[int] = []
-    spans = [(start, s.size, s.stream, s.large, False, s.pool) for start, s in past.segments.items()]
-    for start, (end, stream, pool, large) in past.pages.ranges.items():
-        spans.append((start, end - start, stream, large, True, pool))
     order = list(found.older)
     held = 0
-    for start, size, stream, large, is_expandable, pool in sorted(spans):
+    for start, size, stream, large, is_expandable, pool in past.spans():
         inside = order[bisect_left(order, start) : bisect_left(order, start + size)]
         held += len(inside)
         sizes = _Sizes(past.config, found, start + size, large and not is_expandable)
@@ -159,7 +74,7 @@ def _views(past: _Past, device: DeviceSnapshot, found: Lives) -> tuple[tuple[Seg
 
 
 def _block_views(
-    past: _Past, found: Lives, start: int, inside: list[int], sizes: "_Sizes", uncertain: list[int]
+    past: Past, found: Lives, start: int, inside: list[int], sizes: "_Sizes", uncertain: list[int]
 ) -> Iterator[BlockView]:
     position = start
     for index, address in enumerate(inside):
@@ -217,21 +132,3 @@ class _Sizes:
         rows = slice(np.searchsorted(addresses, np.uint64(start)), np.searchsorted(addresses, np.uint64(stop), "right"))
         before = addresses[rows][events[rows] < death]
         return int(before[0]) if len(before) else None
-
-
-def _event_pools(device: DeviceSnapshot) -> list[int] | None:
-    """The pool of each event: as recorded, else that of the final segment around it; None = only the default one."""
-    if len(device.pools) <= 1:
-        return None
-    trace, segments = device.trace, device.segments
-    order = np.argsort(segments.address)
-    starts = segments.address[order]
-    obtained = np.flatnonzero(trace.action == Action.SEGMENT_ALLOC)
-    since = dict(zip(trace.address[obtained].tolist(), obtained.tolist(), strict=True))
-    born = np.array([since.get(start, -1) for start in starts.tolist()], np.int64)
-    at = np.searchsorted(starts, trace.address, "right") - 1
-    segment = order[np.maximum(at, 0)] if len(order) else np.zeros(len(trace), np.intp)
-    ends = starts + segments.total_bytes[order].astype(np.uint64)
-    inside = (at >= 0) & (trace.address < ends[np.maximum(at, 0)]) & (np.arange(len(trace)) > born[np.maximum(at, 0)])
-    pools = np.where(trace.pool >= 0, trace.pool, np.where(inside, segments.pool[segment], 0))
-    return [int(pool) for pool in pools]

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..allocator.config import AllocConfError, from_snapshot_settings
+from ..allocator.config import MIN_BLOCK, AllocConfError, from_snapshot_settings
 from ..allocator.tiling import block_bytes
 from ..snapshots.model import DeviceSnapshot, Snapshot
 from .attribution.facts import Facts
-from .layout import ROUNDING_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +35,7 @@ def block_sizes(device: DeviceSnapshot, snapshot: Snapshot, facts: Facts) -> Blo
 
 
 def _rounded(device: DeviceSnapshot, facts: Facts, reason: str) -> BlockSizes:
-    sizes = np.maximum(-(-facts.requested // ROUNDING_BYTES), 1) * ROUNDING_BYTES
+    sizes = np.maximum(-(-facts.requested // MIN_BLOCK), 1) * MIN_BLOCK
     at_dump = facts.lives.block >= 0
     sizes[at_dump] = device.blocks.size[facts.lives.block[at_dump]]
     problem = f"device {device.device}: {reason}: allocated bytes are not known"

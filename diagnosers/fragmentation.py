@@ -16,29 +16,33 @@ Example
     11 GiB request fails with half of the card free (pytorch issue 35901).
 
 Known limits
-    Memory that another stream or a private pool (CUDA graphs) holds counts as free but unusable. Where the block
-    sizes of a bare snapshot rest on rounded requests, unsplit remainders (under 1 MiB each) count as free.
+    Memory that another stream or a private pool (CUDA graphs) holds counts as free but unusable, and no block is
+    named as pinning an expandable segment, whose pages go back one by one. Where the block sizes of a bare snapshot
+    rest on rounded requests, unsplit remainders (under 1 MiB each) count as free.
 
 What the remedies change
     allocator-settings: expandable_segments:True lets segments grow instead of leaving holes; max_split_size_mb
     keeps large blocks whole (never both). Neither changes the numbers that the job computes.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
+from itertools import accumulate
 
-import numpy as np
-
+from ..allocator.fragmentation import pinned
 from ..snapshots.timeline import live_bytes
+from .heap import heap
 from .interface import Case, Claim, Confidence, DeviceProfile, Location, Severity
 from .judging import Held, held_by_line, locations
-from .layout import spans_at
 from .text import percent, size
 
 CODE = "OOM005"
 NAME = "fragmentation"
 REMEDIES = ("allocator-settings", "smaller-batch")
 DECISIVE = True
-PINNED_SHARE = 0.8  # of the free memory: the segments that hold so much of it are the ones to look at
+PINNED_SHARE = (
+    0.8  # of the free memory beside live blocks: the segments that hold so much of it are the ones to look at
+)
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
@@ -108,18 +112,11 @@ def _requester(profile: DeviceProfile) -> tuple[Location, ...]:
 
 
 def _pins(profile: DeviceProfile) -> list[Held]:
-    """The lines whose blocks live in the segments that most of the free memory is in."""
+    """The lines whose blocks live in the segments that most of the pinned memory is in."""
     event = profile.oom.event if profile.oom else profile.peak.event
-    spans = spans_at(profile.device_snapshot, event)
-    if not spans or not profile.live:
-        return []
-    starts = np.array([span.start for span in spans], np.uint64)
-    address = np.array([block.address for block in profile.live], np.uint64)
-    at = np.searchsorted(starts, address, side="right") - 1
-    used = np.bincount(np.maximum(at, 0), weights=[block.block_bytes for block in profile.live], minlength=len(spans))
-    free = np.array([span.end - span.start for span in spans], np.float64) - used
-    order = np.argsort(-free)
-    enough = int(np.searchsorted(np.cumsum(free[order]), PINNED_SHARE * free.sum())) + 1
-    emptiest = set(order[:enough].tolist())
-    pinning = [block for block, segment in zip(profile.live, at.tolist(), strict=True) if segment in emptiest]
+    rows = pinned(heap(profile.snapshot, profile.device_snapshot, event, profile.live))
+    sums = list(accumulate(row.free for row in rows))
+    enough = bisect_left(sums, PINNED_SHARE * sums[-1]) + 1 if sums else 0
+    holders = {block.address for row in rows[:enough] for block in row.holders}
+    pinning = [block for block in profile.live if block.address in holders]
     return [row for row in held_by_line(profile, pinning) if row.location is not None]

@@ -108,7 +108,7 @@ class Cached:
     """Reserved and not allocated, at the OOM, else at the peak."""
 
     bytes: int
-    fragmented_bytes: int  # free, but in pieces too small for `for_request_bytes`
+    fragmented_bytes: int  # free, but of no use to `for_request_bytes`, and not what a retry gives back either
     largest_free_block_bytes: int
     for_request_bytes: int | None  # the request that failed, else the largest of the trace
 

@@ -24,10 +24,10 @@ What the remedies change
 
 from collections.abc import Mapping
 
+from ..allocator.config import MIN_BLOCK
 from .attribution.signs import Sign
 from .interface import Case, Category, Claim, LiveBlock
 from .judging import bytes_of, claim, share
-from .layout import ROUNDING_BYTES
 from .text import count, moment, percent, size
 
 CODE = "OOM008"
@@ -64,4 +64,4 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
 
 def _same(requested: int, failed: int) -> bool:
     """The size of the request that failed (which the allocator rounds up to 512), its half or its double."""
-    return any(0 <= failed - related < ROUNDING_BYTES for related in (requested, 2 * requested, requested // 2))
+    return any(0 <= failed - related < MIN_BLOCK for related in (requested, 2 * requested, requested // 2))

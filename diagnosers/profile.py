@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..allocator.fragmentation import fit
+from ..allocator.rewind import pool_at
 from ..snapshots.columns import empty_trace
-from ..snapshots.model import Action, DeviceRecording, DeviceSnapshot, Recording, Snapshot
+from ..snapshots.model import Action, BlockState, DeviceRecording, DeviceSnapshot, Recording, Snapshot
 from ..snapshots.timeline import Extent, extent, live_bytes, reserved_bytes
 from .attribution.attribute import Attributed, attribute
 from .attribution.facts import Facts, gather
@@ -24,6 +26,7 @@ from .attribution.steps import (
 )
 from .block_sizes import BlockSizes, block_sizes
 from .call_sites import Lines, group
+from .heap import config_of, heap
 from .interface import (
     Cached,
     Category,
@@ -35,7 +38,6 @@ from .interface import (
     Oom,
     Peak,
 )
-from .layout import SMALL_REQUEST_BYTES, holes, round_up, spans_at
 
 # A category whose bytes were recorded but for so small a share counts as recorded: a loss scalar between two phases.
 NEGLIGIBLE = 0.001
@@ -77,7 +79,7 @@ def profile_device(snapshot: Snapshot, device: DeviceSnapshot, rank: int = 0) ->
         final_bytes=whole.final,
         peak=_peak(whole, sizes, recorded, facts, boundaries),
         oom=oom,
-        cached=_cached(device, moment, blocks, oom),
+        cached=_cached(snapshot, device, moment, blocks, oom),
         categories=_categories(blocks),
         live=blocks,
         call_sites=group(blocks, lines),
@@ -237,32 +239,26 @@ def _outside(recording: Recording | None, oom: Oom | None) -> int | None:
     return max(0, recording.capacity_bytes - oom.reserved_bytes - oom.device_free_bytes)
 
 
-def _cached(device: DeviceSnapshot, event: int, blocks: Sequence[LiveBlock], oom: Oom | None) -> Cached | None:
+def _cached(
+    snapshot: Snapshot, device: DeviceSnapshot, event: int, blocks: Sequence[LiveBlock], oom: Oom | None
+) -> Cached | None:
     """Reserved, not allocated, and whether the request that failed (else the largest one) would find room in it."""
-    spans = spans_at(device, event)
-    if not spans:
+    segments = heap(snapshot, device, event, blocks)
+    if not segments:
         return None
-    address = np.array([block.address for block in blocks], np.uint64)
-    size = np.array([block.block_bytes for block in blocks], np.int64)
-    free = holes(spans, address, size)
     trace = device.trace
     allocs = np.flatnonzero(trace.action == Action.ALLOC)
-    request: int | None = None
-    stream: int | None = None
-    if oom is not None:
-        request, stream = oom.requested_bytes, int(trace.stream[oom.event])
-    elif len(allocs):
-        largest = int(allocs[int(trace.size[allocs].argmax())])
-        request, stream = round_up(int(trace.size[largest])), int(trace.stream[largest])
-    total = sum(hole.bytes for hole in free)
-    too_small = 0
-    if request is not None:
-        large = request > SMALL_REQUEST_BYTES
-        usable = [h for h in free if h.stream == stream and h.large == large and h.bytes >= request]
-        too_small = total - sum(hole.bytes for hole in usable)
+    if oom is None and not len(allocs):
+        free = [each.size for segment in segments for each in segment.blocks if each.state is BlockState.INACTIVE]
+        return Cached(
+            bytes=sum(free), fragmented_bytes=0, largest_free_block_bytes=max(free, default=0), for_request_bytes=None
+        )
+    request = oom.event if oom is not None else int(allocs[int(trace.size[allocs].argmax())])
+    config, size, stream = config_of(snapshot), int(trace.size[request]), int(trace.stream[request])
+    found = fit(segments, config, size, stream, pool_at(device, request))
     return Cached(
-        bytes=total,
-        fragmented_bytes=too_small,
-        largest_free_block_bytes=max((hole.bytes for hole in free), default=0),
-        for_request_bytes=request,
+        bytes=found.free,
+        fragmented_bytes=found.fragmented,
+        largest_free_block_bytes=found.largest_free_block,
+        for_request_bytes=found.request,
     )
