@@ -223,11 +223,13 @@ def _tree(topology: Topology, nbytes: int, protocol: int) -> Choice:
     n, nodes = topology.ranks, topology.nodes
     arch, row = ARCHITECTURES.index(topology.architecture), _row(topology)
     channels = CHANNELS[topology.architecture]
-    bus = min(0.92 * _bus(topology), channels * TREE_CHANNEL[row][arch])
+    # over two nodes each byte crosses the network once each way: the network allows twice its rate on the bus
+    whole = min(topology.intra, 2 * topology.inter) if nodes == 2 else _bus(topology)
+    bus = min(0.92 * whole, channels * TREE_CHANNEL[row][arch])
     if protocol == LL:
-        bus = min(_bus(topology) / 3.8, LL_MAX[row][arch])
+        bus = min(whole / 3.8, LL_MAX[row][arch])
     elif protocol == LL128:
-        bus = min(_bus(topology) * (7 / 9 if nodes == 1 else 120 / 128), channels * TREE_LL128_CHANNEL[row][arch])
+        bus = min(whole * (7 / 9 if nodes == 1 else 120 / 128), channels * TREE_LL128_CHANNEL[row][arch])
     index = int(log2(max(nbytes // 64, 1)))
     if index < 24:
         bus *= TREE_CORRECTION[protocol][index]
@@ -250,11 +252,11 @@ def _nvls(topology: Topology, nbytes: int, collective: str) -> Choice:
 
 
 def _nvls_tree(topology: Topology, nbytes: int) -> Choice:
-    arch, row = ARCHITECTURES.index(topology.architecture), _row(topology)
-    bus = min(
-        topology.inter * (2 if topology.nodes == 2 else 1),
-        CHANNELS[topology.architecture] * NVLS_TREE_CHANNEL[row][arch],
-    )
+    arch, row, channels = ARCHITECTURES.index(topology.architecture), _row(topology), CHANNELS[topology.architecture]
+    # reduced through the switch, then spread through it: its efficiency counts twice; 2.0 makes it a tree's bus
+    switch = 2.0 * topology.intra * NVLS_EFFICIENCY[arch] ** 2 * (channels - 1) / channels
+    network = topology.inter * (2 if topology.nodes == 2 else 1)
+    bus = min(switch, network, channels * NVLS_TREE_CHANNEL[row][arch])
     latency = NVLINK_LATENCY["nvls_tree"][SIMPLE] + 2 * log2(topology.nodes) * NET_LATENCY["nvls_tree"][SIMPLE]
     return _choice("nvls_tree", SIMPLE, latency, nbytes, 0.5 * bus)
 
