@@ -324,13 +324,15 @@ def _verified(candidates: Sequence[Candidate], verify: Verify | None, at_most: i
 
 
 def _worth_verifying(candidates: Sequence[Candidate]) -> list[int]:
-    """Best first, but one of each family (the same names with other options) before a second one."""
+    """Best first; then the fastest that should fit; then one of each family (the same names) before a second one."""
     able = [
         i
         for i, each in enumerate(candidates)
         if each.fits is not False and all(s.name in OPTIONS for s in each.estimate.settings)
     ]
+    fitting = [i for i in able if candidates[i].fits]
+    fastest = sorted(fitting, key=lambda i: candidates[i].estimate.step_time_factor.expected)[:1]
     first: dict[str, int] = {}
     for i in able:
         first.setdefault(candidates[i].name, i)
-    return [*first.values(), *(i for i in able if i not in first.values())]
+    return list(dict.fromkeys([*able[:1], *fastest, *first.values(), *able]))

@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,27 +35,46 @@ def _read(status: int, outputs: list[str], stderr: str) -> Run:
 
 
 @pytest.fixture(scope="module")
-def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+def server() -> Iterator[subprocess.Popen[str]]:
+    """A process with torch loaded that runs each job in a fork of its own."""
+    command = [sys.executable, str(SCRIPTS / "apply.py"), "--serve"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def train(server: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     """Run the script with the remedies given (none: as it is), once for each set of arguments."""
+    script = str(SCRIPTS / "train_lm.py")
 
     @functools.cache
-    def run(settings: str, args: tuple[str, ...], ranks: int) -> Run:
+    def alone(settings: str, args: tuple[str, ...]) -> Run:
+        out, err = (tmp_path_factory.mktemp("run") / name for name in ("out", "err"))
+        job = {"settings": json.loads(settings), "script": script, "args": args, "stdout": str(out), "stderr": str(err)}
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(job) + "\n")
+        server.stdin.flush()
+        return _read(int(server.stdout.readline()), [out.read_text()], err.read_text())
+
+    @functools.cache
+    def under_torchrun(settings: str, args: tuple[str, ...], ranks: int) -> Run:
         folder = tmp_path_factory.mktemp("run")
-        command = [sys.executable, str(SCRIPTS / "train_lm.py"), *args]
-        if settings != "[]":
-            (folder / "settings.json").write_text(settings)
-            command[1:1] = [str(SCRIPTS / "apply.py"), str(folder / "settings.json")]
-        if ranks > 1:
-            launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-            command = [*launch, "--redirects=1", f"--log-dir={folder}", "--no-python", *command]
+        (folder / "settings.json").write_text(settings)
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = [*launch, "--redirects=1", f"--log-dir={folder}", "--no-python", sys.executable]
+        command += [str(SCRIPTS / "apply.py"), str(folder / "settings.json"), script, *args]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
         logs = sorted(folder.glob("**/stdout.log"), key=lambda log: int(log.parent.name))
-        outputs = [log.read_text() for log in logs] if ranks > 1 else [done.stdout]
-        return _read(done.returncode, outputs, done.stderr)
+        return _read(done.returncode, [log.read_text() for log in logs], done.stderr)
 
     def of(*settings: dict[str, Any], args: tuple[str, ...] = (), ranks: int = 1) -> Run:
-        return run(json.dumps(settings), args, ranks)
+        text = json.dumps(settings)
+        return alone(text, args) if ranks == 1 else under_torchrun(text, args, ranks)
 
     return of
 
