@@ -122,7 +122,10 @@ def _recomputed(timeline: Timeline, block: BlockPass) -> list[Timeline]:
 
     birth = squeezed(timeline.birth[again])
     saved = np.isin(again, block.saved)
-    death = np.where(saved, _given_back(timeline, timeline.death[again]), squeezed(timeline.death[again]) + 1e-6)
+    own = timeline.death[again]
+    sooner = _given_back(timeline, own)
+    kept = np.where(sooner > block.backward_start, sooner, own)  # at least to the first operation that reads it
+    death = np.where(saved, kept, squeezed(own) + 1e-6)
     return [timeline.copies(again, birth=birth, death=death, category=Category.ACTIVATION, phase=BACKWARD)]
 
 
@@ -131,11 +134,13 @@ def _given_back(timeline: Timeline, death: NDArray[np.float64]) -> NDArray[np.fl
 
     Between the two lies what the engine adds up itself (a bias gradient over the rows, with its workspace).
     """
-    work = timeline.is_category(Category.WORKSPACE) & timeline.is_phase(BACKWARD)
+    work = timeline.is_category(Category.WORKSPACE, Category.TEMPORARY) & timeline.is_phase(BACKWARD)
     work &= timeline.death - timeline.birth < ENGINE_EVENTS
+    if not work.any():
+        return death
     births, deaths = np.sort(timeline.birth[work]), np.sort(timeline.death[work])
     last = np.searchsorted(deaths, death) - 1
     near = (last >= 0) & (death - deaths[np.maximum(last, 0)] <= ENGINE_EVENTS)
     first = np.searchsorted(births, death - 2 * ENGINE_EVENTS)
-    start = births[np.minimum(first, len(births) - 1)] - 1.5 if len(births) else death
+    start = births[np.minimum(first, len(births) - 1)] - 1.5
     return np.where(near & (start < death), start, death)

@@ -125,6 +125,18 @@ class Timeline:
             )
         )
 
+    def self_check(self) -> tuple[str, ...]:
+        """What no timeline may be, whatever a remedy made of it; empty = fine."""
+        problems = []
+        backwards = int((self.death < self.birth).sum())
+        if backwards:
+            problems.append(f"{backwards} allocations die before they are born")
+        if len(self) and int(self.size.min()) <= 0:
+            problems.append("an allocation has no bytes")
+        if len({len(getattr(self, name)) for name in _COLUMNS}) > 1:
+            problems.append("columns differ in length")
+        return tuple(problems)
+
     def peak(self) -> "PeakAt":
         """The highest sum of requested bytes, and when; births come before deaths of the same time."""
         time, change, _ = self._changes()

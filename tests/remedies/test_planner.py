@@ -7,7 +7,8 @@ import pytest
 from oomdoc.diagnosers.interface import DeviceProfile, MemoryProfile
 from oomdoc.remedies.all_remedies import REMEDIES
 from oomdoc.remedies.config_file import OPTIONS
-from oomdoc.remedies.interface import Candidate, Job, Numerics, Setting, Verified
+from oomdoc.remedies.estimating import case_of
+from oomdoc.remedies.interface import Candidate, Job, NotApplicable, Numerics, Setting, Verified
 from oomdoc.remedies.planner import plan
 
 LM = ("train_lm.py", ("--device", "cuda", "--width", "512", "--depth", "6", "--batch-size", "64", "--dropout", "0.1"))
@@ -118,6 +119,24 @@ def test_after_an_out_of_memory_the_recording_alone_promises_nothing(
     whole = plan(cut, job, whole=MemoryProfile(devices=(plain,)))
     assert any(each.fits for each in whole.candidates)
     assert not any("ends at the failure" in each.estimate.why for each in whole.candidates)
+
+
+@pytest.mark.parametrize("script", [LM, ("train_encoder.py", ())])
+def test_no_remedy_makes_an_impossible_timeline(
+    record: Callable[..., DeviceProfile], script: tuple[str, tuple[str, ...]]
+) -> None:
+    case = case_of(record(*script), _job(ranks=4))
+    assert case.timeline.self_check() == ()
+    tried = 0
+    for name, remedy in REMEDIES.items():
+        found = remedy.settings(case)
+        for setting in () if isinstance(found, NotApplicable) else found:
+            change = remedy.change(case, setting.options)
+            assert not isinstance(change, NotApplicable), name
+            for timeline in (change.low, change.expected, change.high):
+                assert timeline is None or timeline.self_check() == (), (name, dict(setting.options))
+            tried += 1
+    assert tried >= 10
 
 
 @pytest.mark.parametrize("name", list(REMEDIES))
