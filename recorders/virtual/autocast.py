@@ -147,14 +147,15 @@ def _banned(op: Any) -> RawKernel:
 
 
 def known(names: str) -> list[str]:
-    """Those of `names` that this torch casts."""
-    return [name for name in names.split() if has_kernel_for(f"aten::{name}", KEY)]
+    """Those of `names` that this torch has and casts."""
+    there = set(torch._C._dispatch_get_all_op_names())
+    return [name for name in names.split() if f"aten::{name}" in there and has_kernel_for(f"aten::{name}", KEY)]
 
 
 def unknown() -> list[str]:
     """Operations that this torch casts and `autocast_ops` lacks: their results would keep the wrong dtype."""
     lists = (ops.LOWER_PRECISION, ops.FLOAT32, ops.FLOAT32_RESULT, " ".join(ops.FLOAT32_APPENDED), ops.WIDEST)
-    listed = {f"aten::{name}" for names in (*lists, ops.BANNED) for name in names.split()}
+    listed = {f"aten::{name}" for names in (*lists, ops.BANNED, ops.ELSEWHERE) for name in names.split()}
     return sorted(
         name
         for name in torch._C._dispatch_get_all_op_names()

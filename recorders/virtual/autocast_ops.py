@@ -21,7 +21,7 @@ FLOAT32 = """
     triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp
     upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d upsample_nearest3d
     _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d
-    upsample_bicubic2d _upsample_bicubic2d_aa
+    upsample_bicubic2d _upsample_bicubic2d_aa linalg_matrix_sqrth
 """
 # the result is float32, unless the caller names a dtype
 FLOAT32_RESULT = """
@@ -34,6 +34,8 @@ FLOAT32_APPENDED = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim":
 WIDEST = """
     addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add stack cat
 """
+# cast where the operation itself is modelled: CUDA builds register it (ATen/cudnn/AutocastRNN.cpp), see recurrent.py
+ELSEWHERE = "_cudnn_rnn"
 BANNED = "binary_cross_entropy"
 BANNED_MESSAGE = (
     "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
