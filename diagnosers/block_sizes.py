@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from ..allocator.config import MIN_BLOCK, AllocConfError, from_snapshot_settings
 from ..allocator.tiling import block_bytes
 from ..snapshots.model import DeviceSnapshot, Snapshot
+from ..snapshots.timeline import live_bytes
 from .attribution.facts import Facts
 
 
@@ -28,6 +29,9 @@ def block_sizes(device: DeviceSnapshot, snapshot: Snapshot, facts: Facts) -> Blo
     if found.contradictions:
         reason = f"{found.contradictions} blocks of the dump have another size than the CUDA allocator would give them"
         return _rounded(device, facts, reason)
+    requested = int(live_bytes(device).max())
+    if found.peak_allocated < requested:  # a block cannot be smaller than what was asked for
+        return _rounded(device, facts, f"a peak of {found.peak_allocated} bytes is below the {requested} requested")
     problems = (_rest(found.uncertain, found.peak_allocated),) if found.uncertain else ()
     return BlockSizes(
         bytes=found.bytes, exact=not found.uncertain, peak_allocated=found.peak_allocated, problems=problems

@@ -72,9 +72,10 @@ def _diagnose_device(
 
 
 def _unknown(device: DeviceProfile, unknown: int) -> str:
-    older = sum(b.requested_bytes for b in device.live if b.category is Category.UNKNOWN and b.birth < 0)
+    blocks = [block for block in device.live if block.category is Category.UNKNOWN]
+    frameless = sum(b.requested_bytes for b in blocks if b.birth < 0 and b.stack < 0)
     told = f"{size(unknown)} of {size(device.live_bytes)} live bytes cannot be told apart"
-    if older > 0.5 * unknown:
+    if frameless > 0.5 * unknown:
         return f"{told}: they are older than the recording and have no stack; record before the model is built"
     return f"{told}: their stacks and lifetimes say nothing; `oomdoc run` records what each tensor is for"
 
