@@ -41,7 +41,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     if profile.oom is None or len(before) < thresholds["min_steps"]:
         return None
     base = profile.steps[done - 1].live_bytes
-    needs = [max(0, step.peak_bytes - step.live_bytes) for step in before]
+    needs = [max(0, step.peak_bytes - last.live_bytes) for last, step in pairwise(profile.steps[:done])]
     usual = float(np.median(needs))
     now = profile.live_bytes + profile.oom.requested_bytes - base
     if usual <= 0 or now < thresholds["min_ratio"] * usual:

@@ -55,6 +55,8 @@ def growth(profile: DeviceProfile, live: dict[int, LiveBlock]) -> Growth | None:
     for index, block in live.items():
         if block.category in PERMANENT or block.birth < 0 or block.stack < 0:
             continue
+        if block.birth_phase == "backward" and block.category in (Category.GRADIENT, Category.TEMPORARY):
+            continue  # gradients in a list: OOM002 tells them
         step = bisect_left(ends, block.birth)
         if step < complete:
             by_stack.setdefault(block.stack, {}).setdefault(step, []).append(index)
