@@ -21,6 +21,7 @@ What the remedies change
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 
