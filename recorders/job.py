@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..remedies.runtime.modules import of_classes, repeated_blocks
 
@@ -18,7 +19,7 @@ def describe(roots: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.
     """Facts of the models (outermost modules) and optimizers that a script used.
 
     Module paths are those of `named_modules()`, the class name for a root. Bytes are of this rank (a DTensor counts
-    with its shard). `batch_size` is that of the first DataLoader that is alive and shuffles or is the only one.
+    with its shard).
     """
     roots = list(roots)
     modules: dict[str, str] = {}
@@ -93,13 +94,28 @@ def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
 
 
 def _loader() -> dict[str, object] | None:
-    """The DataLoader that feeds training: the first alive one with a batch size."""
-    loaders = [each for each in gc.get_objects() if type(each) is DataLoader and each.batch_size is not None]
-    if not loaders:
+    """The DataLoader that feeds training: of those alive, or being iterated, the one over the most samples.
+
+    `for batch in DataLoader(...)` keeps the iterator only; it knows its batch sampler and its data set.
+    """
+    found: list[tuple[int, int]] = []
+    for each in gc.get_objects():
+        if issubclass(type(each), DataLoader):
+            size, dataset = each.batch_size, each.dataset
+        elif issubclass(type(each), _BaseDataLoaderIter):
+            size, dataset = getattr(each._index_sampler, "batch_size", None), each._dataset
+        else:
+            continue
+        if isinstance(size, int):
+            found.append((_length(dataset), size))
+    if not found:
         return None
-    chosen = max(loaders, key=lambda loader: _length(loader.dataset))
-    return {"batch_size": chosen.batch_size, "samples": _length(chosen.dataset)}
+    samples, batch_size = max(found)
+    return {"batch_size": batch_size, "samples": samples}
 
 
 def _length(dataset: Any) -> int:
-    return len(dataset) if hasattr(dataset, "__len__") else 0
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):  # an iterable data set, or one of unknown length
+        return 0

@@ -50,6 +50,20 @@ def test_parameters_blocks_and_state_are_those_of_the_model() -> None:
     assert facts.bytes_of_dtype == {"float32": size}
 
 
+def test_a_loader_that_only_its_loop_knows_is_found() -> None:
+    class Many(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 1 << 40
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    for _ in torch.utils.data.DataLoader(Many(), batch_size=7):
+        facts = read(_recording(describe([torch.nn.Linear(2, 2)], [])))
+        break
+    assert facts.loader_batch_size == 7
+
+
 def test_a_snapshot_without_facts_has_none() -> None:
     assert read(None) == JobFacts()
     assert read(_recording({})) == JobFacts()
