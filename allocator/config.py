@@ -127,12 +127,9 @@ def parse(text: str) -> AllocatorConfig:
     return config
 
 
-def from_environment(environment: Mapping[str, str]) -> AllocatorConfig:
-    """The settings that a process with this environment starts with."""
-    for name in ENVIRONMENT:
-        if name in environment:
-            return parse(environment[name])
-    return AllocatorConfig()
+def text_in(environment: Mapping[str, str]) -> str:
+    """The settings, as text, that a process with this environment starts with; empty = PyTorch's own."""
+    return next((environment[name] for name in ENVIRONMENT if name in environment), "")
 
 
 def from_snapshot_settings(settings: Mapping[str, object]) -> AllocatorConfig:

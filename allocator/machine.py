@@ -28,12 +28,10 @@ from .blocks import (
 )
 from .config import SMALL_SIZE, AllocatorConfig
 from .driver import Driver, VirtualDriver
-from .heap import BlockView, Emit, Heap, SegmentView
+from .heap import Emit, Heap, SegmentView
 from .restore import Owner, restore
 from .statistics import FOLD_AT, GIVEN_BACK, HANDED_OUT, SPLIT
 from .streams import CrossStreamUses
-
-__all__ = ["Allocator", "BlockView", "OutOfMemory", "SegmentView"]
 
 ALLOC, FREE_REQUESTED = Action.ALLOC, Action.FREE_REQUESTED
 MANY_BYTES = 1 << 46  # the capacity of an allocator that was given none
@@ -176,6 +174,12 @@ class Allocator:
         """torch.cuda.empty_cache(): give every segment without a live block back to the driver."""
         self._release_cached()
 
+    def empty_pool(self, pool_id: PoolId) -> None:
+        """The same for one private pool, if nothing uses it any more: the end of a MemPool."""
+        if self._users.get(pool_id) == 0:
+            for pool in self.heap.pools[pool_id]:
+                self._release_pool_blocks(pool)
+
     def release_segment(self, address: int) -> bool:
         """Give one segment back to the driver; False where no segment begins that is one free block."""
         block = self.heap.blocks.get(address)
@@ -202,11 +206,16 @@ class Allocator:
         """From now on requests of the streams that `serves` accepts use the private pool (a capture is underway)."""
         if pool_id in self._captures:
             raise ValueError(f"already recording to pool {pool_id}")
-        if pool_id not in self._users:
-            self._users[pool_id] = 0
-        self._users[pool_id] += 1
-        self.heap.pool_pair(pool_id)
+        self.hold_pool(pool_id)
         self._captures[pool_id] = serves
+
+    def hold_pool(self, pool_id: PoolId) -> None:
+        """One user more of the private pool: a graph, or a MemPool."""
+        self._users[pool_id] = self._users.get(pool_id, 0) + 1
+        self.heap.pool_pair(pool_id)
+
+    def pool_users(self, pool_id: PoolId) -> int:
+        return self._users.get(pool_id, 0)
 
     def end_allocate_to_pool(self, pool_id: PoolId) -> None:
         """The capture is over; the pool keeps its memory for the graph."""
@@ -214,7 +223,7 @@ class Allocator:
             raise ValueError(f"not recording to pool {pool_id}")
 
     def release_pool(self, pool_id: PoolId) -> None:
-        """One graph less uses the pool. After the last one its free segments go back with everything cached."""
+        """One user less. After the last one the pool's free segments go back with everything cached."""
         if self._users.get(pool_id, 0) <= 0:
             raise ValueError(f"nothing uses pool {pool_id}")
         self._users[pool_id] -= 1
@@ -254,10 +263,6 @@ class Allocator:
         """The flat mapping of torch.cuda.memory_stats(), with its key names."""
         limit = -1 if self.config.max_split_size is None else self.config.max_split_size
         return dict(sorted({**self._statistics.as_dict(), "max_split_size": limit}.items()))
-
-    def stats(self) -> dict[str, int]:
-        """The same as `memory_stats`."""
-        return self.memory_stats()
 
     def reset_peak(self) -> None:
         """torch.cuda.reset_peak_memory_stats()."""
@@ -416,10 +421,8 @@ class Allocator:
             self.process_events()
             self._release_pool_blocks(self.heap.large)
             self._release_pool_blocks(self.heap.small)
-        for pool_id, users in self._users.items():
-            if users == 0:
-                for pool in self.heap.pools[pool_id]:
-                    self._release_pool_blocks(pool)
+        for pool_id in self._users:
+            self.empty_pool(pool_id)
 
     def _release_pool_blocks(self, pool: Pool) -> None:
         growing = []

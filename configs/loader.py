@@ -53,11 +53,6 @@ class GpuSpec:
     pcie_generation: int
     spec_source: str
 
-    @property
-    def allocatable_bytes(self) -> int:
-        """What the caching allocator of one process can get on an otherwise empty card."""
-        return self.total_bytes - self.context_bytes
-
 
 def parse_size(text: str | int) -> int:
     """Bytes of `24GiB`, `24 GB`, `81089 MiB`, `1073741824`; GiB is 1024**3, GB is 1000**3.

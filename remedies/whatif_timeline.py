@@ -5,7 +5,7 @@ allocation keeps its birth, death and size, a remedy transforms them, and the pe
 time. Time is the event index of the trace; what a remedy inserts gets times between two events.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..allocator.config import AllocatorConfig
 from ..allocator.machine import Allocator, OutOfMemory
-from ..diagnosers.interface import CATEGORIES, Category, DeviceProfile
+from ..diagnosers.interface import CATEGORIES, Category
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER, SETUP = "forward", "backward", "optimizer", "other", "setup"
 PHASES = (SETUP, FORWARD, BACKWARD, OPTIMIZER, OTHER)
@@ -171,7 +171,7 @@ class Timeline:
                     allocator.free(addresses.pop(index))
         except OutOfMemory:
             fits = False
-        stats = allocator.stats()
+        stats = allocator.memory_stats()
         peak_allocated, peak_reserved = stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"]
         return Replayed(peak_allocated, peak_reserved, fits)
 
@@ -224,15 +224,3 @@ def phases_at(runs: tuple[Run, ...], birth: NDArray[np.float64]) -> tuple[NDArra
     phase = np.array([PHASES.index(run.phase) if run.phase in PHASES else PHASES.index(OTHER) for run in runs] + [0])
     step = np.array([run.step for run in runs] + [0])
     return phase[at].astype(np.int8), step[at].astype(np.int32)
-
-
-def classes_of_modules(timeline: Timeline, class_of: Mapping[str, str]) -> NDArray[np.object_]:
-    """The class name of the module each row was born in; "" where there is none."""
-    names = np.array([class_of.get(name, "") for name in timeline.modules] + [""], dtype=object)
-    found: NDArray[np.object_] = names[timeline.module]
-    return found
-
-
-def needs_more_than_recorded(profile: DeviceProfile) -> bool:
-    """The trace ends in an out-of-memory: what the job would have allocated after it is not in it."""
-    return profile.oom is not None

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ...snapshots.model import Action, Annotation, Mark, Trace
+from ...snapshots.model import Annotation, Mark, Trace
 from ..interface import StepBytes
 from .facts import Facts
 from .periods import find_period
@@ -88,8 +88,3 @@ def phase_name(facts: Facts, event: int) -> str | None:
         return None
     name = NAMES[facts.phases.at(event)]
     return "other" if name == "zero_grad" else name
-
-
-def is_memory_event(trace: Trace) -> NDArray[np.bool_]:
-    result: NDArray[np.bool_] = np.isin(trace.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.FREE_COMPLETED))
-    return result

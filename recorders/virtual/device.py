@@ -18,7 +18,7 @@ from ...allocator.machine import Allocator, OutOfMemory
 from ...diagnosers.interface import CATEGORIES, Category
 from ...snapshots.model import Action
 from .stacks import StackTable
-from .storages import RECORDS, Kind, StorageRecord, state, tag_storage
+from .storages import RECORDS, Kind, StorageRecord, tag_storage
 from .streams import CurrentStreams, current_device_index
 
 TEMPORARY = CATEGORIES.index(Category.TEMPORARY.value)
@@ -135,10 +135,12 @@ class VirtualDevice:
         error: torch.OutOfMemoryError | None = None
         address = 0
         with self.lock:
+            allocator = self.allocators[index]
             try:
-                address = self.allocators[index].malloc(nbytes, self.streams[index] if stream is None else stream)
+                address = allocator.malloc(nbytes, self.streams[index] if stream is None else stream)
             except OutOfMemory as full:
-                error = torch.OutOfMemoryError(oom_message(full, index, self.target))
+                message = oom_message(full, index, self.target, allocator.private_pool_free_bytes)
+                error = torch.OutOfMemoryError(message)
         if self._late:
             self._free_late()
         if error is not None:
@@ -211,19 +213,22 @@ class VirtualDevice:
             self.free(old, record.index)
 
 
-def install_release(device: VirtualDevice) -> None:
-    state.release = device.release
+def oom_message(full: OutOfMemory, index: int, target: GpuTarget, in_private_pools: int = 0) -> str:
+    """PyTorch's own text (2.5 and newer, CUDACachingAllocator.cpp), with the numbers of the virtual GPU.
 
-
-def oom_message(full: OutOfMemory, index: int, target: GpuTarget) -> str:
-    """PyTorch's own text (2.5 and newer: facts F8), with the numbers of the virtual GPU."""
+    `in_private_pools`: free bytes of private pools, which PyTorch counts as allocated here.
+    """
     used = target.total_bytes - full.device_free
+    allowed = "" if full.allowed is None else f"{format_size(full.allowed)} allowed; "
+    private = f"with {format_size(in_private_pools)} allocated in private pools (e.g., CUDA Graphs), "
+    pools = private if in_private_pools else ""
+    allocated = full.allocated + in_private_pools
     return (
         f"CUDA out of memory. Tried to allocate {format_size(full.tried)}. GPU {index} has a total capacity of "
         f"{format_size(target.total_bytes)} of which {format_size(full.device_free)} is free. "
-        f"Including non-PyTorch memory, this process has {format_size(used)} memory in use. "
-        f"Of the allocated memory {format_size(full.allocated)} is allocated by PyTorch, and "
-        f"{format_size(full.reserved - full.allocated)} is reserved by PyTorch but unallocated. "
+        f"Including non-PyTorch memory, this process has {format_size(used)} memory in use. {allowed}"
+        f"Of the allocated memory {format_size(allocated)} is allocated by PyTorch, {pools}and "
+        f"{format_size(full.reserved - allocated)} is reserved by PyTorch but unallocated. "
         "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
         "avoid fragmentation.  See documentation for Memory Management  "
         "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"

@@ -29,7 +29,6 @@ _NEW = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
 _FROM_DATA = ("tensor", "as_tensor", "asarray")
 _mode_stack: Callable[[], list[Any]] = _get_current_function_mode_stack
 _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
-_raw_new_tensor: Callable[..., torch.Tensor] = torch._C.TensorBase.new_tensor
 
 
 def _asked(kwargs: dict[str, Any]) -> torch.device | None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 PoolId = tuple[int, int]
-_graph_ids = itertools.count(1)  # (0, n): pools of graphs without a handle
-_handle_ids = itertools.count(1)  # (n, 0): torch.cuda.graph_pool_handle
+_graph_ids = itertools.count(1)  # (n, 0): pools of graphs without a handle
+_user_ids = itertools.count(1)  # (0, n): torch.cuda.MemPool and graph_pool_handle (MemPool::graph_pool_handle)
 
 
 class _Captures:
@@ -41,7 +41,7 @@ def _graph_class(session: "Session") -> type:
             if self._captured:
                 raise RuntimeError("This CUDAGraph instance already owns a captured graph: reset() it first")
             self._index = selected.device
-            self._pool = tuple(pool) if pool is not None else (0, next(_graph_ids))
+            self._pool = tuple(pool) if pool is not None else (next(_graph_ids), 0)
             handle = current_stream_handle(self._index)
             allocator = session.device.allocators[self._index]
             allocator.begin_allocate_to_pool(self._pool, lambda stream: stream == handle)
@@ -87,20 +87,43 @@ def _graph_class(session: "Session") -> type:
     return CUDAGraph
 
 
-class MemPool:
-    """`torch.cuda.MemPool`: an id; `use_mem_pool` routes to it."""
+def _pool_class(session: "Session") -> type:
+    class MemPool:
+        """`torch.cuda.MemPool`: `use_mem_pool` routes to it; what it holds goes back to the driver when it dies."""
 
-    def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
-        if allocator is not None:
-            raise RuntimeError("oomdoc: the virtual GPU simulates PyTorch's allocator, not a custom one of a MemPool")
-        self.id: PoolId = (next(_handle_ids), 0)
+        def __init__(self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False) -> None:
+            if allocator is not None:
+                raise RuntimeError(
+                    "oomdoc: the virtual GPU simulates PyTorch's allocator, not a custom one of a MemPool"
+                )
+            if use_on_oom or no_split:
+                session.note("torch.cuda.MemPool: use_on_oom and no_split were not applied")
+            self._allocator = session.device.allocators[selected.device]
+            self.id: PoolId = (0, next(_user_ids))
+            self._allocator.hold_pool(self.id)
 
-    def use_count(self) -> int:
-        return 1
+        def use_count(self) -> int:
+            return self._allocator.pool_users(self.id)
 
-    def snapshot(self, include_traces: bool = True) -> Any:
-        memory: Any = torch.cuda.memory
-        return memory.memory_snapshot(self.id)
+        def snapshot(self, include_traces: bool = True) -> Any:
+            memory: Any = torch.cuda.memory
+            return memory.memory_snapshot(self.id)
+
+        def __del__(self) -> None:
+            if not hasattr(self, "id"):
+                return
+            self._allocator.release_pool(self.id)
+            lock = session.device.lock
+            if lock.acquire(
+                blocking=False
+            ):  # else in the middle of a request: its retry, or the next, empties the pool
+                try:
+                    self._allocator.empty_pool(self.id)
+                finally:
+                    lock.release()
+
+    MemPool.__module__ = "torch.cuda.memory"
+    return MemPool
 
 
 def _pool_functions(session: "Session") -> dict[str, Callable[..., None]]:
@@ -127,9 +150,11 @@ def install(session: "Session") -> Iterator[None]:
     graphs: Any = torch.cuda.graphs
     memory: Any = torch.cuda.memory
     with patches() as held:
-        held.swap_everywhere([(torch.cuda.CUDAGraph, _graph_class(session)), (torch.cuda.MemPool, MemPool)])
+        held.swap_everywhere(
+            [(torch.cuda.CUDAGraph, _graph_class(session)), (torch.cuda.MemPool, _pool_class(session))]
+        )
         held.set(graphs, "_cuda_isCurrentStreamCapturing", lambda: _Captures.active > 0)
-        held.set(graphs, "_graph_pool_handle", lambda: (next(_handle_ids), 0))
+        held.set(graphs, "_graph_pool_handle", lambda: (0, next(_user_ids)))
         held.set(graphs.graph, "default_capture_stream", None)
         for name, function in _pool_functions(session).items():
             held.set(torch._C, name, function)

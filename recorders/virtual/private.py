@@ -18,7 +18,6 @@ _BASE: Any = getattr(torch._C, "TensorBase", None) or torch._C._TensorBase
 # the C++ answers, untouched by the class-level overrides of `face`
 raw_device: Callable[[torch.Tensor], torch.device] = _BASE.device.__get__
 raw_is_meta: Callable[[torch.Tensor], bool] = _BASE.is_meta.__get__
-raw_is_cuda: Callable[[torch.Tensor], bool] = _BASE.is_cuda.__get__
 raw_storage: Callable[[torch.Tensor], torch.UntypedStorage] = _BASE.untyped_storage
 
 is_functorch_wrapper: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ...allocator.config import AllocatorConfig, parse
+from ...allocator.config import AllocatorConfig, parse, text_in
 from ...configs import loader
 from ...snapshots.model import Snapshot
 from ..hooks import Hooks
@@ -63,8 +63,8 @@ def target_of(name: str, capacity_bytes: int | None = None) -> GpuTarget:
 
 @contextmanager
 def virtual_recorder(spec: RunSpec, rank: int, *, steps: int | None) -> Iterator[VirtualRecorder]:
-    text = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
-    config = parse(text) if text else AllocatorConfig()
+    text = text_in(os.environ)
+    config = parse(text)
     with virtual_session(
         target_of(spec.gpu or "a100-80gb", spec.capacity_bytes),
         device_count=spec.nproc_per_node,

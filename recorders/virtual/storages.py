@@ -146,11 +146,6 @@ def storage_key(tensor: torch.Tensor) -> int:
         return 0
 
 
-def record_of(tensor: torch.Tensor) -> StorageRecord | None:
-    """The record of a strided meta tensor's storage, None when it has none."""
-    return RECORDS.get(storage_key(tensor)) if raw_is_meta(tensor) else None
-
-
 def kind_of(tensor: torch.Tensor) -> Kind | None:
     """None = a real tensor. A meta storage that nobody has tagged counts as virtual CUDA."""
     if not raw_is_meta(tensor):

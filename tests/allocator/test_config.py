@@ -9,9 +9,9 @@ from oomdoc.allocator.config import (
     MIB,
     AllocatorConfig,
     AllocConfError,
-    from_environment,
     from_snapshot_settings,
     parse,
+    text_in,
 )
 
 ACCEPTED = [
@@ -143,9 +143,9 @@ def test_the_message_names_what_is_wrong(text, says):
 def test_the_first_environment_variable_counts():
     cuda, general = "expandable_segments:True", "max_split_size_mb:64"
     both = {"PYTORCH_CUDA_ALLOC_CONF": cuda, "PYTORCH_ALLOC_CONF": general}
-    assert from_environment(both) == parse(cuda)
-    assert from_environment({"PYTORCH_ALLOC_CONF": general}) == parse(general)
-    assert from_environment({}) == AllocatorConfig()
+    assert text_in(both) == cuda
+    assert text_in({"PYTORCH_ALLOC_CONF": general}) == general
+    assert parse(text_in({})) == AllocatorConfig()
 
 
 def test_settings_of_a_snapshot():

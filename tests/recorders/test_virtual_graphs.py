@@ -1,7 +1,9 @@
 """CUDA graphs, memory pools and compiled code on the virtual GPU."""
 
+import pytest
 import torch
 from oomdoc.recorders.virtual.compiled import COMPILED
+from oomdoc.recorders.virtual.device import format_size
 from oomdoc.recorders.virtual.session import Session
 from torch import nn
 
@@ -45,6 +47,11 @@ def test_a_memory_pool_routes_its_allocations(gpu: Session) -> None:
     segments = list(gpu.device.allocators[0].segments())
     assert {segment.pool_id for segment in segments} == {(0, 0), pool.id}
     del x, y
+    torch.cuda.empty_cache()
+    assert [segment.pool_id for segment in gpu.device.allocators[0].segments()] == [pool.id]
+    assert pool.use_count() == 1
+    del pool
+    assert torch.cuda.memory_reserved() == 0
 
 
 def test_compile_runs_eagerly_and_is_noted(gpu: Session) -> None:
@@ -64,3 +71,20 @@ def test_compile_runs_eagerly_and_is_noted(gpu: Session) -> None:
     model.compile()
     assert triple(double(compiled(torch.zeros(2, 4, device="cuda")))).is_cuda
     assert gpu.notes[COMPILED] == 3
+
+
+def test_an_out_of_memory_counts_the_free_blocks_of_private_pools_as_allocated(gpu: Session) -> None:
+    """As PyTorch's message does, and it names a limit that the script has set."""
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        inside = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
+    del inside
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    allowed = torch.cuda.get_device_properties(0).total_memory // 2
+    held = torch.empty(10 * MIB, dtype=torch.uint8, device="cuda")
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        torch.empty(allowed, dtype=torch.uint8, device="cuda")
+    text = str(caught.value)
+    assert f"{format_size(allowed)} allowed; Of the allocated memory 40.00 MiB is allocated by PyTorch, with " in text
+    assert "with 30.00 MiB allocated in private pools (e.g., CUDA Graphs), and 0 bytes is reserved by PyTorch" in text
+    assert held.numel() == 10 * MIB
