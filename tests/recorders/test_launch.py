@@ -137,7 +137,7 @@ def test_sigterm_leaves_a_snapshot(tmp_path: Path) -> None:
     assert parent.stdout.readline() == b"up\n"
     time.sleep(0.1)
     parent.send_signal(signal.SIGTERM)
-    assert parent.wait(timeout=30) == 143
+    assert parent.wait(timeout=120) == 143
     assert extent(reader.load(tmp_path / "out" / "rank0.pickle").devices[0]).final == 4000
     assert json.loads((tmp_path / "out" / "rank0.status.json").read_text())["exit_status"] == 143
 

@@ -2,10 +2,12 @@
 
 import os
 import pickle
+import select
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 from oomdoc.errors import UnreadableInputError
@@ -102,6 +104,21 @@ def test_a_small_file_with_an_odd_value_is_read_in_the_child(tmp_path: Path) -> 
 
 
 def test_progress_goes_up_to_the_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child begins after the first look at it, and ends after one that finds it nearly done."""
+    may_go_on, go_on = os.pipe()
+    read = reader._read
+
+    def turn() -> None:
+        if select.select([may_go_on], [], [], 60)[0]:
+            os.read(may_go_on, 1)
+
+    def in_turns(file: IO[bytes], *, fenced: bool) -> Snapshot:
+        turn()
+        snapshot = read(file, fenced=fenced)
+        turn()
+        return snapshot
+
+    monkeypatch.setattr(reader, "_read", in_turns)
     monkeypatch.setattr(reader, "FENCE_BYTES", 0)
     monkeypatch.setattr(sandbox, "POLL_SECONDS", 0.001)
     path = tmp_path / "snapshot.pickle"
@@ -109,6 +126,13 @@ def test_progress_goes_up_to_the_whole_file(tmp_path: Path, monkeypatch: pytest.
     raw["device_traces"][0] = [dict(event) for _ in range(3000) for event in raw["device_traces"][0]]
     path.write_bytes(pickle.dumps(raw))
     seen: list[float] = []
-    reader.load(path, on_progress=seen.append)
+
+    def look(share: float) -> None:
+        if not seen or seen[-1] < 0.5 < share:
+            os.write(go_on, b"!")
+        seen.append(share)
+
+    reader.load(path, on_progress=look)
     assert seen == sorted(seen)
-    assert 0 <= seen[0] < 0.5 < seen[-1] <= 1
+    assert seen[0] < 0.01
+    assert 0.5 < seen[-1] <= 1
