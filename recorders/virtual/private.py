@@ -1,7 +1,7 @@
-"""Every private name of torch that the virtual GPU stands on, in one place.
+"""Private names of torch that the bookkeeping of the virtual GPU stands on; what a shim replaces stands in the shim.
 
-Tried with torch 2.13.0 (CPU build). `problems()` checks at start-up that each name is there and behaves; a session
-refuses to start when a name without a slower substitute is missing, so that a new torch can never make wrong numbers.
+A torch without one of them fails at the import. `problems()` checks at the start of a session that those
+behave on which every number rests, so that a new torch can never make wrong ones.
 """
 
 import gc

@@ -48,7 +48,9 @@ def test_a_large_file_is_read_once_and_again_when_it_changes(tmp_path: Path, mon
     assert len(reads) == 2
 
 
-@pytest.mark.parametrize("damage", [b"", b"oomdoc columns 1", b"oomdoc columns 1" + b"\xff" * 8, bytes(range(100, 200))])
+@pytest.mark.parametrize(
+    "damage", [b"", b"oomdoc columns 1", b"oomdoc columns 1" + b"\xff" * 8, bytes(range(100, 200))]
+)
 def test_damaged_columns_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes) -> None:
     monkeypatch.setattr(reader, "KEEP_BYTES", 1)
     monkeypatch.setattr(reader, "FENCE_BYTES", 1)
