@@ -28,6 +28,7 @@ from .blocks import (
 )
 from .config import SMALL_SIZE, AllocatorConfig
 from .driver import Driver, VirtualDriver
+from .giving_back import is_whole_segment, oversize_to_release, release_free, release_old_segments, release_oversize
 from .heap import Emit, Heap, SegmentView
 from .restore import Owner, restore
 from .statistics import FOLD_AT, GIVEN_BACK, HANDED_OUT, SPLIT
@@ -178,12 +179,12 @@ class Allocator:
         """The same for one private pool, if nothing uses it any more: the end of a MemPool."""
         if self._users.get(pool_id) == 0:
             for pool in self.heap.pools[pool_id]:
-                self._release_pool_blocks(pool)
+                release_free(self.heap, pool)
 
     def release_segment(self, address: int) -> bool:
         """Give one segment back to the driver; False where no segment begins that is one free block."""
         block = self.heap.blocks.get(address)
-        if block is None or block.state != FREE or not _is_whole_segment(block):
+        if block is None or block.state != FREE or not is_whole_segment(block):
             return False
         self.heap.release_segment(block)
         return True
@@ -289,7 +290,7 @@ class Allocator:
     def first_given_back(self, size: int, stream: int = 0, pool_id: PoolId | None = None) -> int | None:
         """The oversize block that this request would give back first if the driver had no more memory."""
         rounded = self.config.round_size(size)
-        chosen, _ = self._oversize_to_release(self._pool_for(rounded, stream, pool_id), rounded, stream)
+        chosen, _ = oversize_to_release(self.heap, self._pool_for(rounded, stream, pool_id), rounded, stream)
         return chosen[0].address if chosen else None
 
     def could_serve(self, size: int, stream: int = 0, pool_id: PoolId | None = None) -> bool:
@@ -341,10 +342,11 @@ class Allocator:
 
     def _obtain(self, pool: Pool, size: int, rounded: int, stream: int) -> Block:
         """A block that no cached one could serve, with PyTorch's retries; raises OutOfMemory."""
-        if self._collects:
-            self._collect_garbage()
+        if self._collects and self._allowed is not None:
+            threshold = int(self.config.garbage_collection_threshold * self._allowed)
+            release_old_segments(self.heap, self.reserved_bytes - threshold)
         block = self._new_block(pool, rounded, stream)
-        if block is None and self._release_oversize(pool, rounded, stream):
+        if block is None and release_oversize(self.heap, pool, rounded, stream):
             block = self._new_block(pool, rounded, stream)
         if block is None and not self._captures:
             self._release_cached()
@@ -369,48 +371,6 @@ class Allocator:
 
     # ---- giving memory back
 
-    def _collect_garbage(self) -> None:
-        """Free cached large segments of at least average age while reserved exceeds the threshold of the limit."""
-        assert self._allowed is not None
-        pool = self.heap.large
-        surplus = self.reserved_bytes - int(self.config.garbage_collection_threshold * self._allowed)
-        cached = [block for block in map(self.heap.blocks.__getitem__, pool.addresses()) if _is_whole_segment(block)]
-        while surplus > 0 and cached:
-            average = sum(pool.searches - block.pooled_at for block in cached) / len(cached)
-            old = [block for block in cached if pool.searches - block.pooled_at >= average]
-            cached = [block for block in cached if pool.searches - block.pooled_at < average]
-            for block in old:
-                surplus -= block.size
-                self.heap.release_segment(block)
-
-    def _oversize_to_release(self, pool: Pool, size: int, stream: int) -> tuple[list[Block], bool]:
-        """With max_split_size: the one oversize block that makes room, else oversize ones, largest first.
-
-        Also whether they suffice; PyTorch frees them either way.
-        """
-        if self._max_split == UNLIMITED:
-            return [], False
-        wanted = max(size, self._max_split)
-        oversize = [
-            block
-            for key in pool.free.get(stream, ())
-            if key >> ADDRESS_BITS >= self._max_split
-            and _is_whole_segment(block := self.heap.blocks[key & ADDRESS_MASK])
-        ]
-        for block in oversize:
-            if block.size >= wanted:
-                return [block], True
-        chosen: list[Block] = []
-        while oversize and sum(block.size for block in chosen) < wanted:
-            chosen.append(oversize.pop())
-        return chosen, sum(block.size for block in chosen) >= wanted
-
-    def _release_oversize(self, pool: Pool, size: int, stream: int) -> bool:
-        chosen, suffices = self._oversize_to_release(pool, size, stream)
-        for block in chosen:
-            self.heap.release_segment(block)
-        return suffices
-
     def _release_cached(self) -> None:
         """Wait for all streams, then free every segment that is one free block and every free page.
 
@@ -419,26 +379,12 @@ class Allocator:
         if not self._captures:
             self._statistics.num_sync_all_streams += 1
             self.process_events()
-            self._release_pool_blocks(self.heap.large)
-            self._release_pool_blocks(self.heap.small)
+            release_free(self.heap, self.heap.large)
+            release_free(self.heap, self.heap.small)
         for pool_id in self._users:
             self.empty_pool(pool_id)
-
-    def _release_pool_blocks(self, pool: Pool) -> None:
-        growing = []
-        for block in [self.heap.blocks[address] for address in pool.addresses()]:
-            if block.expandable is not None:
-                growing.append(block)
-            elif not block.is_split:
-                self.heap.release_segment(block)
-        for block in growing:
-            expandable.unmap(self.heap, block)
 
 
 def _grown_size(block: Block) -> int:
     """What the block can become when the unmapped range behind it gets memory."""
     return block.size + (block.next.size if block.next is not None and block.next.state == UNMAPPED else 0)
-
-
-def _is_whole_segment(block: Block) -> bool:
-    return block.expandable is None and not block.is_split
