@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from .inputs import LATEST, snapshot_files
-from .options import CapacityOption, Format, FormatOption, GpuOption, OutputOption
+from .format import Format
+from .options import CapacityOption, FormatOption, GpuOption, OutputOption
 
 EPILOG = """Examples:
 
@@ -36,27 +36,7 @@ def analyze(
     Reads what PyTorch's `torch.cuda.memory._dump_snapshot` writes, and what `oomdoc run` records; nothing in the file
     is executed. Exit status 1 when the recording ends in an out-of-memory.
     """
-    from ..reports.build import build
-    from .output import emit
-    from .pipeline import diagnose_files
+    from .analysis import report_files
 
-    targets = recordings or [str(LATEST)]
-    files = snapshot_files(targets)
-    diagnosis = diagnose_files(files, gpu, capacity)
-    report = build(diagnosis, path=" ".join(targets), next_commands=_next(targets, diagnosis))
-    emit(report, form, output)
-    if report.verdict.out_of_memory:
-        raise typer.Exit(1)
-
-
-def _next(targets: list[str], diagnosis: object) -> tuple[str, ...]:
-    import shlex
-
-    from ..diagnosers.interface import Diagnosis
-
-    assert isinstance(diagnosis, Diagnosis)
-    commands = []
-    if diagnosis.findings:
-        commands.append(f"oomdoc explain {diagnosis.findings[0].code}")
-    commands.append(shlex.join(["oomdoc", "plan", *targets[:1]]))
-    return tuple(commands)
+    if status := report_files(recordings or [], gpu, capacity, form, output):
+        raise typer.Exit(status)

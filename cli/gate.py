@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import OomdocError, UnreadableInputError
+from .format import Format
 from .options import (
     AllocConfOption,
     ApplyOption,
     CapacityOption,
-    Format,
     FormatOption,
     GpuOption,
     ModuleOption,

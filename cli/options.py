@@ -1,22 +1,14 @@
 """The options that several commands share, each declared once."""
 
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from .format import Format
+
 # Everything behind the script belongs to the script.
 SCRIPT_CONTEXT = {"allow_interspersed_args": False}
-
-
-class Format(str, Enum):
-    """What `--format` takes; the renderers are in reports.all_formats."""
-
-    TERMINAL = "terminal"
-    JSON = "json"
-    MARKDOWN = "markdown"
-    SVG = "svg"
 
 
 FormatOption = Annotated[

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ..errors import OomdocError
-from .options import Format
+from .format import Format
 
 if TYPE_CHECKING:
     from ..reports.model import Report

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .format import Format
 from .inputs import CONFIG_FILE, LATEST
 from .options import (
     AllocConfOption,
     CapacityOption,
-    Format,
     FormatOption,
     GpuOption,
     ModuleOption,

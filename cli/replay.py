@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .format import Format
 from .inputs import snapshot_files
-from .options import AllocConfOption, CapacityOption, Format, FormatOption, GpuOption, OutputOption
+from .options import AllocConfOption, CapacityOption, FormatOption, GpuOption, OutputOption
 
 if TYPE_CHECKING:
     from ..allocator.config import AllocatorConfig

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .format import Format
 from .options import (
     AllocConfOption,
     ApplyOption,
     CapacityOption,
-    Format,
     FormatOption,
     GpuOption,
     ModuleOption,

@@ -7,14 +7,16 @@ torch/utils/checkpoint.py, torch/distributed/fsdp, torch/csrc/autograd of those 
 
 import re
 from dataclasses import dataclass
-from enum import IntFlag
 from functools import lru_cache
 
 from ...snapshots.model import Frame
 
 
-class Sign(IntFlag):
-    """One bit per thing that a frame can say about the stack that it is in."""
+class Sign:
+    """One bit per thing that a frame can say about the stack that it is in.
+
+    Plain integers: an IntFlag takes microseconds per operation, and each block is asked some twenty times.
+    """
 
     PYTHON = 1 << 0
     ENGINE = 1 << 1  # the autograd engine runs
@@ -59,7 +61,7 @@ _MODULE_FILE = r"torch[/\\]nn[/\\]modules[/\\]module\.py$"
 class Entry:
     """A frame whose function name and file both match (whole-string `search`) carries the sign."""
 
-    sign: Sign
+    sign: int  # of Sign
     name: str | None = None
     file: str | None = None
     python: bool | None = None  # only Python frames, only C++ frames, or either
@@ -198,8 +200,8 @@ _COMPILED = tuple(
 )
 
 
-def signs_of(frame: Frame) -> Sign:
-    """All signs of one frame."""
+def signs_of(frame: Frame) -> int:
+    """All signs of one frame, as bits of `Sign`."""
     python = is_python(frame)
     found = Sign.PYTHON if python else Sign.NATIVE
     if python and is_library_file(frame.filename):

@@ -28,7 +28,7 @@ class StackSigns:
 
 def read_stacks(stacks: Stacks) -> StackSigns:
     """The signs of every stack, each read once."""
-    by_frame = [int(signs_of(frame)) for frame in stacks.frames]
+    by_frame = [signs_of(frame) for frame in stacks.frames]
     signs = np.zeros(len(stacks.stacks) + 1, np.int64)
     for index, stack in enumerate(stacks.stacks):
         signs[index] = _combine([by_frame[frame] for frame in stack])
@@ -47,8 +47,8 @@ def _combine(frames: Sequence[int]) -> int:
         if forward_first:
             found |= Sign.RECOMPUTE
         else:
-            found &= ~int(Sign.RECOMPUTE)
-    return found & ~int(Sign.LIBRARY)
+            found &= ~Sign.RECOMPUTE
+    return found & ~Sign.LIBRARY
 
 
 def innermost_lines(stacks: Stacks) -> NDArray[np.int64]:

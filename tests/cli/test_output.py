@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from oomdoc.cli import output
-from oomdoc.cli.options import Format
+from oomdoc.cli.format import Format
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -81,7 +81,7 @@ def test_a_machine_reads_stdout_alone(tmp_path: Path) -> None:
     code = (
         "import os, pathlib\n"
         "from oomdoc.cli.output import script_output, muted\n"
-        "from oomdoc.cli.options import Format\n"
+        "from oomdoc.cli.format import Format\n"
         "with script_output(Format.JSON, None):\n    os.system('echo script')\n"
         "with script_output(Format.TERMINAL, None):\n    os.system('echo shown')\n"
         "with muted(pathlib.Path('log')) as stream:\n"

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 from oomdoc import __version__
+from oomdoc.cli import direct
 
 COMMANDS = ["run", "analyze", "plan", "fix", "gate", "replay", "explain", "doctor"]
 
 # Runs the command line and prints which of the heavy packages it has imported.
 IMPORTS = """
 import sys
-from oomdoc.cli.main import app
+from oomdoc.cli.main import main
 sys.argv = ["oomdoc", *sys.argv[1:]]
 try:
-    app()
+    main()
 except SystemExit:
     pass
 finally:
@@ -80,6 +81,49 @@ def test_torch_is_not_imported_to_read_a_snapshot(shared: Path, command: str) ->
     """A laptop without torch reads a recording."""
     small = shared / "data" / "snapshots" / "kv-quant-one-event.pickle"
     assert imported(*command.split(), small) == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["a.pickle"], ["a.pickle", "b.pickle"], [], ["--format", "json", "a.pickle"], ["a.pickle", "-f", "svg"]],
+    ids=" ".join,
+)
+def test_a_plain_command_line_is_read_as_typer_reads_it(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way around the command-line library gives the analysis the same targets and format."""
+    from oomdoc.cli import analysis
+    from oomdoc.cli.app import app
+
+    seen = []
+
+    def note(targets: list[str], gpu=None, capacity=None, form=direct.Format.TERMINAL, output=None) -> int:
+        seen.append((targets, gpu, capacity, form, output))
+        return 0
+
+    monkeypatch.setattr(analysis, "report_files", note)
+    app(["analyze", *arguments], standalone_mode=False)
+    request = direct.parse(["analyze", *arguments])
+    assert request is not None
+    assert direct.run(request) == 0
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "plan a.pickle",
+        "analyze --help",
+        "analyze a.pickle --gpu h100-80gb",
+        "analyze a.pickle --format",
+        "analyze a.pickle --format yaml",
+        "analyze --format=json a.pickle",
+        "analyze -f json -f svg a.pickle",
+        "analyze -- a.pickle",
+    ],
+)
+def test_every_other_command_line_is_left_to_typer(line: str) -> None:
+    """Wrong usage too, so that there is one place that explains it."""
+    assert direct.parse(line.split()) is None
 
 
 # What a start cannot do without: the command line, columns, the terminal, the thresholds.

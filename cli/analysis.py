@@ -1,0 +1,39 @@
+"""What `oomdoc analyze` does, whoever has read its command line."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .format import Format
+from .inputs import LATEST, snapshot_files
+from .output import emit
+from .pipeline import diagnose_files
+
+if TYPE_CHECKING:
+    from ..diagnosers.interface import Diagnosis
+
+
+def report_files(
+    targets: Sequence[str],
+    gpu: str | None = None,
+    capacity: str | None = None,
+    form: Format = Format.TERMINAL,
+    output: Path | None = None,
+) -> int:
+    """Writes the report of `targets` (none = the latest run here); -> 1 when the job ran out of memory, else 0."""
+    targets = targets or [str(LATEST)]
+    diagnosis = diagnose_files(snapshot_files(targets), gpu, capacity)
+    from ..reports.build import build
+
+    report = build(diagnosis, path=" ".join(targets), next_commands=_next(targets, diagnosis))
+    emit(report, form, output)
+    return int(report.verdict.out_of_memory)
+
+
+def _next(targets: Sequence[str], diagnosis: "Diagnosis") -> tuple[str, ...]:
+    commands = []
+    if diagnosis.findings:
+        commands.append(f"oomdoc explain {diagnosis.findings[0].code}")
+    commands.append(shlex.join(["oomdoc", "plan", *targets[:1]]))
+    return tuple(commands)
