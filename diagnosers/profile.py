@@ -113,7 +113,7 @@ def _boundaries(
         found = recorded_boundaries(recorded.marks, facts.events - 1, facts.phases.ends_out_of_memory)
         if found.events:
             return found  # else an evaluation: no optimizer ends a step
-    return find_boundaries(facts, device.trace, snapshot.annotations, device.device)
+    return find_boundaries(facts, device.trace, snapshot.annotations)
 
 
 def _first_step(recorded: DeviceRecording | None) -> int:

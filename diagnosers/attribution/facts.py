@@ -93,7 +93,7 @@ def gather(snapshot: Snapshot, device: DeviceSnapshot) -> Facts:
 def _gather(snapshot: Snapshot, device: DeviceSnapshot) -> Facts:
     trace = device.trace
     signs = read_stacks(snapshot.stacks)
-    steps = windows(snapshot.annotations, trace.time_us, device.device, STEP_ANNOTATION)
+    steps = windows(snapshot.annotations, trace.time_us, STEP_ANNOTATION)
     phases = find_phases(trace, signs, steps)
     lives = lifetimes(device)
     return _columns(lives, phases, signs, steps, len(trace), innermost_lines(snapshot.stacks))

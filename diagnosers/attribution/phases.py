@@ -47,11 +47,10 @@ class Window:
     name: str
 
 
-def windows(
-    annotations: Sequence[Annotation], time_us: NDArray[np.int64], device: int, prefix: str
-) -> tuple[Window, ...]:
+def windows(annotations: Sequence[Annotation], time_us: NDArray[np.int64], prefix: str) -> tuple[Window, ...]:
     """Annotations whose name starts with `prefix`, as ranges of events; empty where events have no time.
 
+    An annotation names the device that was current, which a process with several need not be using: all of them count.
     A range that the ring buffer cut off at one end keeps the other; one without events inside is left out.
     """
     if len(time_us) == 0 or int(time_us.max()) < 0:

@@ -1,6 +1,7 @@
 """Where one iteration ends and the next begins: from marks, annotations, the optimizer, or a period in the events."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +13,7 @@ from ...snapshots.model import Annotation, Mark, Trace
 from ..interface import StepBytes
 from .facts import Facts
 from .periods import find_period
-from .phases import NAMES, OPTIMIZER, ZERO_GRAD, windows
+from .phases import NAMES, OPTIMIZER, ZERO_GRAD, Window, windows
 
 PROFILER_STEP = "ProfilerStep#"
 
@@ -36,19 +37,30 @@ def recorded_boundaries(marks: Sequence[Mark], last_event: int, out_of_memory: b
     return Boundaries(tuple(events), "recorded")
 
 
-def find_boundaries(facts: Facts, trace: Trace, annotations: Sequence[Annotation], device: int) -> Boundaries:
+def find_boundaries(facts: Facts, trace: Trace, annotations: Sequence[Annotation]) -> Boundaries:
     """First that is there: optimizer steps, profiler steps, zero_grad, a period of the events."""
     if facts.steps:
-        return Boundaries(tuple(w.last for w in facts.steps), "Optimizer.step annotations")
+        return Boundaries(tuple(w.last for w in _closing(facts.steps)), "Optimizer.step annotations")
     for phase, source in ((OPTIMIZER, "optimizer frames"), (ZERO_GRAD, "zero_grad frames")):
         ends = np.unique(facts.phases.run_end[facts.phases.phase == phase])
         if len(ends):
             return Boundaries(tuple(ends.tolist()), source)
-    profiled = windows(annotations, trace.time_us, device, PROFILER_STEP)
+    profiled = windows(annotations, trace.time_us, PROFILER_STEP)
     if profiled:
         return Boundaries(tuple(w.last for w in profiled), "profiler steps")
     period = find_period(trace, facts)
     return Boundaries(period, "repeating allocations") if period else Boundaries((), "none found")
+
+
+def _closing(optimizers: Sequence[Window]) -> list[Window]:
+    """With several optimizers (a GAN's) the one that closes a round: of those that step most often, the last in it.
+
+    Two of one class have one name in the trace, and count as one that steps twice as often.
+    """
+    rounds = Counter(window.name for window in optimizers)
+    most = max(rounds.values())
+    closing = [name for name in dict.fromkeys(window.name for window in optimizers) if rounds[name] == most][-1]
+    return [window for window in optimizers if window.name == closing]
 
 
 def step_bytes(boundaries: Boundaries, live: NDArray[np.int64], first_step: int = 1) -> tuple[StepBytes, ...]:
