@@ -71,13 +71,16 @@ def gate(
     A script is run first, as by `oomdoc run`; an out-of-memory always fails the gate.
     """
     from ..configs.loader import parse_size
-    from .inputs import is_script, snapshot_files
+    from .inputs import is_script, no_arguments, snapshot_files
     from .job import command_of
 
+    script = is_script(target, module)
+    if not script:
+        no_arguments(target, args)
     if budget is None:
         raise OomdocError("a gate needs a budget: --budget 30GiB")
     budget_bytes = parse_size(budget)
-    if is_script(target, module):
+    if script:
         command = command_of(
             target, args, module=module, virtual=virtual, gpu=gpu, capacity=capacity, nproc_per_node=nproc_per_node,
             nnodes=nnodes, rank=rank, steps=steps, alloc_conf=alloc_conf, apply=apply,

@@ -47,6 +47,15 @@ def is_script(target: str, module: bool) -> bool:
     return module or target.endswith(".py")
 
 
+def no_arguments(target: str, args: Sequence[str] | None) -> None:
+    """A recording takes no arguments: an option behind it would be taken for a script's, and do nothing."""
+    if args:
+        what = args[0].partition("=")[0]
+        raise OomdocError(
+            f"{target} is no script and takes no arguments: write {what} before {target}, or leave it out"
+        )
+
+
 def check_script(script: str, module: bool) -> None:
     if not module and not Path(script).is_file():
         raise OomdocError(f"there is no file {script}; give a Python script, or -m and a module")

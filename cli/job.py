@@ -36,7 +36,7 @@ def command_of(
 ) -> Command:
     """The options of `run`, `plan` and `gate` as one record, checked as far as that needs no torch."""
     from ..configs.loader import gpu as find
-    from ..configs.loader import parse_size
+    from ..configs.loader import parse_capacity
 
     check_script(script, module)
     if rank >= nproc_per_node * nnodes:
@@ -53,7 +53,7 @@ def command_of(
         module=module,
         virtual=on_virtual,
         gpu=None if gpu is None else find(gpu).name,
-        capacity_bytes=None if capacity is None else parse_size(capacity),
+        capacity_bytes=None if capacity is None else parse_capacity(capacity),
         nproc_per_node=nproc_per_node,
         nnodes=nnodes,
         rank=rank,

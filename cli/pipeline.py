@@ -25,14 +25,14 @@ def profile_files(files: Sequence[Path], gpu: str | None = None, capacity: str |
 
 def _on_card(device: "DeviceProfile", gpu: str | None, capacity: str | None) -> "DeviceProfile":
     from ..configs.loader import gpu as find
-    from ..configs.loader import parse_size
+    from ..configs.loader import parse_capacity
 
     total, outside = device.capacity_bytes, device.outside_bytes
     if gpu is not None:
         card = find(gpu)
         total, outside = card.total_bytes, card.context_bytes
     if capacity is not None:
-        total = parse_size(capacity)
+        total = parse_capacity(capacity)
     return replace(device, capacity_bytes=total, outside_bytes=outside)
 
 

@@ -68,7 +68,7 @@ def plan(
     change applied: their peak is then verified, not estimated. Writes oomdoc.yaml into the run directory. Exit status
     0 when a change fits (or nothing needs one), 1 when none does.
     """
-    from .inputs import is_script
+    from .inputs import is_script, no_arguments
     from .job import command_of
     from .output import emit
 
@@ -80,6 +80,7 @@ def plan(
         )  # fmt: skip
         report = _of_script(command, run_dir, verify, form, output)
     else:
+        no_arguments(target, args)
         report = _of_recording(target, (gpu, capacity), verify, form, output)
     emit(report, form, output)
     if report.verdict.out_of_memory and not (report.plan and best(report.plan)):

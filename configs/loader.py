@@ -69,6 +69,14 @@ def parse_size(text: str | int) -> int:
     return round(float(match.group(1)) * factor)
 
 
+def parse_capacity(text: str) -> int:
+    """Bytes of a card: a size as `parse_size` takes it. Raises OomdocError for zero, on which nothing can run."""
+    size = parse_size(text)
+    if size <= 0:
+        raise OomdocError(f"a card of {text} can hold nothing: write --capacity 24GiB")
+    return size
+
+
 @lru_cache(maxsize=1)
 def gpus() -> Mapping[str, GpuSpec]:
     """Every card of gpus.yaml by its name, in the order of the file."""

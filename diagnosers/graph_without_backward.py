@@ -16,8 +16,8 @@ Example
 
 Known limits
     A benchmark that measures a forward with gradients on purpose looks the same. A job that runs out of memory in
-    its first forward has had no backward yet, so one complete forward is needed before. A single-layer model can be
-    under the ratio.
+    its first forward, or fails there, has had no backward yet, so one complete forward is needed before. A
+    single-layer model can be under the ratio.
 
 What the remedies change
     no-grad-evaluation: with torch.inference_mode() around the loop the activations of a layer are free when the
@@ -76,7 +76,9 @@ def _only_forwards(profile: DeviceProfile) -> bool:
         phases = {mark.phase for mark in profile.recording.marks}
         if phases & {"backward", "optimizer"} or "forward" not in phases:
             return False
-        return profile.oom is None or sum(mark.phase == "forward" for mark in profile.recording.marks) > 1
+        job = profile.snapshot.recording
+        whole = profile.oom is None and not (job and "ended" in job.facts)  # else the last forward was cut off
+        return whole or sum(mark.phase == "forward" for mark in profile.recording.marks) > 1
     facts = gather(profile.snapshot, profile.device_snapshot)
     phase = facts.phases.phase
     if np.isin(phase, (BACKWARD, OPTIMIZER)).any() or not (phase == FORWARD).any():

@@ -59,8 +59,15 @@ def held_by_line(profile: DeviceProfile, blocks: Iterable[LiveBlock]) -> list[He
 
 
 def locations(held: Iterable[Held]) -> tuple[Location, ...]:
-    """The first lines, each once."""
-    return tuple(dict.fromkeys(row.location for row in held if row.location is not None))[:MAX_LINES]
+    """The lines that matter, each once: one that holds hardly anything would only lead the reader away."""
+    return tuple(dict.fromkeys(row.location for row in telling(held) if row.location is not None))[:MAX_LINES]
+
+
+def telling(held: Iterable[Held]) -> list[Held]:
+    """The rows with a line that hold a hundredth of the largest row at least."""
+    rows = [row for row in held if row.location is not None]
+    least = 0.01 * max((row.bytes for row in rows), default=0)
+    return [row for row in rows if row.bytes >= least]
 
 
 def confidence_of(blocks: Iterable[LiveBlock]) -> Confidence:
@@ -115,7 +122,7 @@ def claim(
         bytes=total,
         share=part,
         confidence=confidence_of(blocks.values()),
-        evidence=(*evidence, *(str(row) for row in held[:MAX_LINES] if row.location is not None), *_guessed(blocks)),
+        evidence=(*evidence, *(str(row) for row in telling(held[:MAX_LINES])), *_guessed(blocks)),
         blocks=frozenset(blocks),
         locations=locations(held),
         remedies=remedies,

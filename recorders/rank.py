@@ -15,11 +15,13 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from ..errors import OomdocError
 from ..snapshots import writer
+from ..snapshots.model import Snapshot
 from .launch import DEFAULT_STEPS, RunSpec
 from .outcome import FAULT, Failure, Outcome, Terminated, exit_status_of, outcome_of
 from .progress import Progress
@@ -92,15 +94,15 @@ def record(spec: RunSpec, recorder: Recorder, rank: int) -> Outcome:
     """Run the script, dump the snapshot at the moment it ends, and say how it ended."""
     path = spec.run_dir / f"rank{rank}.pickle"
     dumped = False
+    error: BaseException | None = None
 
     def dump() -> None:
         nonlocal dumped
         if not dumped:
             dumped = True
-            writer.dump(recorder.snapshot((spec.script, *spec.args)), path)
+            writer.dump(_cut_short(recorder.snapshot((spec.script, *spec.args)), error), path)
 
     recorder.hooks.before_stop = dump
-    error: BaseException | None = None
     pid = os.getpid()
     with _terminable(recorder), Progress.inherited(recorder):
         try:
@@ -117,6 +119,20 @@ def record(spec: RunSpec, recorder: Recorder, rank: int) -> Outcome:
     if error is not None:
         error.__traceback__ = None
     return outcome
+
+
+def _cut_short(snapshot: Snapshot, error: BaseException | None) -> Snapshot:
+    """The snapshot, with the fact `ended` where an error of the script's own cut the run short: it shows no more than
+    the memory until then.
+    """
+    from .hooks import StopAfterSteps
+
+    if error is None or snapshot.recording is None or isinstance(error, StopAfterSteps):
+        return snapshot
+    if isinstance(error, SystemExit) and exit_status_of(error) == 0:
+        return snapshot
+    facts = {**snapshot.recording.facts, "ended": type(error).__name__}
+    return replace(snapshot, recording=replace(snapshot.recording, facts=facts))
 
 
 def _report(error: BaseException) -> None:

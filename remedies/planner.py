@@ -11,6 +11,7 @@ from typing import Any
 
 from ..allocator.config import AllocatorConfig
 from ..diagnosers.interface import DeviceProfile, MemoryProfile
+from ..errors import OomdocError
 from .all_remedies import REMEDIES
 from .config_file import OPTIONS
 from .estimating import Case, Change, band_of, case_of, product, replayed, worst
@@ -109,9 +110,11 @@ def margin_of(case: Case, settings: Sequence[Setting]) -> float:
 
 
 def _device(profile: MemoryProfile | DeviceProfile) -> DeviceProfile:
-    """The device that ran out of memory, else the one with the highest peak."""
+    """The device that ran out of memory, else the one with the highest peak. OomdocError where there is none."""
     if isinstance(profile, DeviceProfile):
         return profile
+    if not profile.devices:
+        raise OomdocError("the snapshot holds no device, so there is nothing to plan for: did the job use the GPU?")
     return max(profile.devices, key=lambda each: (each.oom is not None, each.peak.requested_bytes))
 
 

@@ -86,9 +86,17 @@ def _peak(device: DeviceProfile) -> str:
         return f"No failure was recorded: {held}, {size(peak.reserved_bytes)} reserved. {_largest(device)}"
     used = peak.reserved_bytes + (device.outside_bytes or 0)
     return (
-        f"It fits{_how_long(device)}: {held}; with cache and context {size(used)} of {size(device.capacity_bytes)} "
-        f"({percent(used, device.capacity_bytes)}). {_largest(device)}"
+        f"{_fits(device, used)}{_how_long(device)}: {held}; with cache and context {size(used)} of "
+        f"{size(device.capacity_bytes)} ({percent(used, device.capacity_bytes)}). {_largest(device)}"
     )
+
+
+def _fits(device: DeviceProfile, used: int) -> str:
+    """What can be said of a job without an out-of-memory on this card, of which it would use so many bytes."""
+    if device.capacity_bytes is not None and used > device.capacity_bytes:
+        return "It does not fit on this card as it ran"
+    ended = device.snapshot.recording.facts.get("ended") if device.snapshot.recording else None
+    return f"The script ended early ({ended}); until then it fits" if isinstance(ended, str) else "It fits"
 
 
 def _how_long(device: DeviceProfile) -> str:

@@ -8,6 +8,8 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment, Segments
 from rich.theme import Theme
 
+from .text import CONTROLS
+
 # Every character outside ASCII that the terminal report itself draws, and what stands for it on a terminal without it.
 _ASCII = str.maketrans(
     {
@@ -16,11 +18,6 @@ _ASCII = str.maketrans(
         "╺": "-", "━": "=",
     }
 )  # fmt: skip
-
-# A file or function name comes from a stranger's snapshot: it must not steer the terminal (escape sequences) or turn
-# the line around (bidirectional controls).
-_CONTROLS = dict.fromkeys([*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)])
-del _CONTROLS[ord("\n")]
 
 
 def draw(
@@ -44,7 +41,7 @@ def draw(
         theme=Theme({"rule.line": "dim"}),
     )
     for part in body(console):
-        drawn = [Segment(segment.text.translate(_CONTROLS), segment.style) for segment in console.render(part)]
+        drawn = [Segment(segment.text.translate(CONTROLS), segment.style) for segment in console.render(part)]
         console.print(Segments(drawn), end="", crop=False, overflow="ignore")
     text = out.getvalue()
     if color is None:

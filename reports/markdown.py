@@ -7,7 +7,7 @@ from ..remedies.interface import Candidate, Plan
 from .figures import assumed, estimated_bytes, grouped, parts
 from .json import inconclusive
 from .model import DeviceReplay, Gate, Report
-from .text import band, change, device_title, factor, maybe_size, moment, percent, place, site_place, size
+from .text import CONTROLS, band, change, device_title, factor, maybe_size, moment, percent, place, site_place, size
 
 _CALL_SITES = 10
 
@@ -151,9 +151,9 @@ def _text(text: str) -> str:
     """Markdown and HTML that a file or function name may carry, made inert."""
     for sign in "\\`*_[]<>|":
         text = text.replace(sign, f"\\{sign}")
-    return " ".join(text.split())
+    return " ".join(text.translate(CONTROLS).split())
 
 
 def _code(text: str) -> str:
     """For use between backticks inside a table cell."""
-    return " ".join(text.replace("`", "'").replace("|", "¦").split())
+    return " ".join(text.translate(CONTROLS).replace("`", "'").replace("|", "¦").split())

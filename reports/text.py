@@ -7,6 +7,11 @@ from pathlib import Path
 from ..diagnosers.interface import CallSite, Category, DeviceProfile, Location
 from ..remedies.interface import Band, ByteBand, Candidate
 
+# A file or function name comes from a stranger's snapshot: it must not steer the terminal (escape sequences) or turn
+# the line around (bidirectional controls).
+CONTROLS = dict.fromkeys([*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)])
+del CONTROLS[ord("\n")]
+
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 CATEGORY_TITLES: dict[str, str] = {

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .private import raw_storage
 from .scratch import Args, Arguments, Kwargs
-from .storages import RECORDS, is_virtual
+from .storages import is_virtual
 from .unsupported import unsupported, users_line
 from .values import shadow
 
@@ -39,9 +38,7 @@ class Sizes:
         self._session.note(f"the size of {name} at {file}:{line} depends on values: the largest possible was taken")
         result = tracker.call(func, args, kwargs, run=run)
         for each in result if isinstance(result, tuple) else (result,):
-            record = RECORDS.get(raw_storage(each)._cdata)
-            if record is not None and record.event >= 0:
-                self._session.device.logs[record.index].estimated[record.event] = 1
+            self._session.device.mark_estimated(each)
         return result
 
     def nonzero(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -17,6 +17,7 @@ from ...allocator.config import AllocatorConfig
 from ...allocator.machine import Allocator, OutOfMemory
 from ...diagnosers.interface import CATEGORIES, Category
 from ...snapshots.model import Action
+from .private import raw_storage
 from .stacks import StackTable
 from .storages import RECORDS, Kind, StorageRecord, tag_storage
 from .streams import CurrentStreams, current_device_index
@@ -198,6 +199,12 @@ class VirtualDevice:
             return self.malloc(nbytes, index)
         finally:
             self.context.estimated = False
+
+    def mark_estimated(self, tensor: torch.Tensor) -> None:
+        """The size of this tensor is an estimate: the report counts its bytes as such."""
+        record = RECORDS.get(raw_storage(tensor)._cdata)
+        if record is not None and record.event >= 0:
+            self.logs[record.index].estimated[record.event] = 1
 
     def resized(self, storage: torch.UntypedStorage, nbytes: int) -> None:
         """The storage changed its size: a new block first, then the old one goes, as the resize kernel does."""

@@ -254,6 +254,19 @@ def _no_exchange(name: str) -> Callable[..., Any]:
     return method
 
 
+def _parse_to(raw: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch._C._nn._parse_to`, which reads the arguments of `Module.to`: a CPU build refuses an integer device."""
+
+    def parse(*args: Any, **kwargs: Any) -> Any:
+        if args and type(args[0]) is int:
+            args = (canonical_device(args[0]), *args[1:])
+        if type(kwargs.get("device")) is int:
+            kwargs = {**kwargs, "device": canonical_device(kwargs["device"])}
+        return raw(*args, **kwargs)
+
+    return parse
+
+
 def _wrapper_subclass(raw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """`Tensor._make_wrapper_subclass`: DTensor and others wrap a virtual tensor and ask for its device, `cuda`."""
 
@@ -282,6 +295,7 @@ def install(session: "Session") -> Iterator[None]:
 
     with patches() as held:
         _install_on_tensor(held)
+        held.set(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to))
         held.set(FakeTensor, "__new__", staticmethod(_fake_tensor_new(FakeTensor.__new__)))
         held.swap_everywhere([(torch._has_compatible_shallow_copy_type, _compatible)])
         yield

@@ -125,9 +125,11 @@ def forward(tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
         flat = torch.empty(0, dtype=args[0].dtype, device="meta") if flat is None else flat
         return out, hy, cy, torch.empty(reserve, dtype=torch.uint8, device="meta"), flat
 
+    result = tracker.call(func, args, kwargs, run=run)
     if reserve:
         tracker.note_estimate(RESERVE, reserve)
-    return tracker.call(func, args, kwargs, run=run)
+        tracker.device.mark_estimated(result[3])
+    return result
 
 
 def reserve_bytes(arguments: Arguments) -> int:

@@ -307,7 +307,12 @@ def _parts(sparse: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Shape propagation on FakeTensors (DTensor and others): nothing is allocated, and their inner tensors are meta."""
+    """Shape propagation on FakeTensors (DTensor and others): nothing is allocated, and their inner tensors are meta.
+
+    Random numbers in place change no shape; FakeTensor would decompose them to a copy that asks for the GPU's driver.
+    """
+    if torch.Tag.nondeterministic_seeded in func.tags and func._schema.name.endswith("_"):
+        return args[0]
     with looking_inside():
         return func(*args, **kwargs)
 

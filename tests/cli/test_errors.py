@@ -73,6 +73,9 @@ def test_the_hostile_pickle_does_run_elsewhere(tmp_path: Path) -> None:
         (["run", "--real", "x.py"], 2, "--real needs a CUDA device"),
         (["gate", "x.pickle"], 2, "a gate needs a budget"),
         (["gate", "--budget", "lots", "x.pickle"], 2, "'lots' is not a size"),
+        (["gate", "x.pickle", "--budget", "1GiB"], 2, "write --budget before x.pickle"),
+        (["plan", "x.pickle", "--capacity", "1GiB"], 2, "write --capacity before x.pickle"),
+        (["run", "--gpu", "a100-40gb", "--capacity", "0", "x.py"], 2, "a card of 0 can hold nothing"),
         (["explain", "OOM999"], 2, "there is no page 'OOM999'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -88,6 +91,15 @@ def test_mistakes_are_answered_with_what_to_do(
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["plan", "fix", "gate --budget 1GiB"])
+def test_a_snapshot_without_a_device_is_no_fault(oomdoc: Run, tmp_path: Path, command: str) -> None:
+    """What a job that never touched the GPU leaves: one line, and no traceback."""
+    (tmp_path / "none.pickle").write_bytes(pickle.dumps({"segments": [], "device_traces": []}, protocol=4))
+    done = oomdoc(*command.split(), "none.pickle")
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_an_option_that_does_not_exist_is_usage(oomdoc: Run) -> None:

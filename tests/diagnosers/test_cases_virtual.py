@@ -92,6 +92,21 @@ def test_the_first_finding_is_what_the_case_says(name: str, capacity_mib: int, c
         assert (f"{name}.py", line_here(name)) in lines, lines
 
 
+def test_a_forward_that_failed_half_way_is_no_evaluation() -> None:
+    """The script's own error came before any backward could: of one forward, nothing follows."""
+    snapshot = record("evaluation_with_graph", 40_000)
+    recording = snapshot.recording
+    assert recording is not None
+    device = recording.devices[0]
+    first = next(mark for mark in device.marks if mark.phase == "forward")
+    marked = replace(device, marks=tuple(mark for mark in device.marks if mark.event <= first.event))
+    recording = replace(recording, devices={0: marked})
+    cut = replace(snapshot, recording=replace(recording, facts={**recording.facts, "ended": "ValueError"}))
+    assert "OOM011" not in {finding.code for finding in diagnose(build([cut])).findings}
+    whole = replace(snapshot, recording=recording)
+    assert "OOM011" in {finding.code for finding in diagnose(build([whole])).findings}
+
+
 HEALTHY = sorted(path.stem for path in JOBS.glob("healthy_*.py"))
 
 

@@ -121,7 +121,10 @@ def test_an_oom_that_the_script_recovers_from_is_its_own_business(tmp_path: Path
 def test_the_scripts_own_status_comes_back_and_its_memory_is_recorded(tmp_path: Path, line: str, status: int) -> None:
     result = launch(tmp_path, f"import sys\nimport torch\nx = torch.empty(1000, device='cuda')\n{line}\n")
     assert (result.exit_status, result.out_of_memory, result.failure) == (status, False, None)
-    assert extent(reader.load(result.snapshots[0]).devices[0]).final == 4000
+    snapshot = reader.load(result.snapshots[0])
+    assert extent(snapshot.devices[0]).final == 4000
+    assert snapshot.recording is not None
+    assert snapshot.recording.facts["ended"] in {"SystemExit", "ValueError"}
 
 
 def test_sigterm_leaves_a_snapshot(tmp_path: Path) -> None:

@@ -111,3 +111,25 @@ def fsdp2_steps(world: int, monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_fsdp2_shards_are_4_bytes_times_n_over_w_and_the_world_costs_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fsdp2_steps(8, monkeypatch) == fsdp2_steps(4096, monkeypatch)
+
+
+@pytest.mark.parametrize("fill", ["uniform_", "normal_", "bernoulli_", "exponential_", "zero_"])
+def test_a_shard_made_on_meta_is_initialised_in_place(fill: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`to_empty` and `reset_parameters`, as large models are made: no byte beside the shards."""
+    from torch.distributed.fsdp import fully_shard
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with virtual_session(A100_LIKE):
+        dist.init_process_group("nccl")
+        with torch.device("meta"):
+            layer = nn.Linear(512, 512, bias=False)
+        fully_shard(layer)
+        layer.to_empty(device="cuda")
+        assert torch.cuda.memory_allocated() == 512 * 512  # a quarter of 4 bytes each
+        with torch.no_grad():
+            layer.weight.uniform_()  # the ranks agree on a seed once, through a small tensor
+            torch.cuda.reset_peak_memory_stats()
+            filled = getattr(layer.weight, fill)()
+        assert filled is layer.weight
+        assert torch.cuda.max_memory_allocated() == 512 * 512

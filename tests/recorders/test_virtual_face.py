@@ -48,6 +48,9 @@ def test_factories_take_any_spelling_of_the_device(gpu: Session, device: object)
         torch.ones(2).to(device),
         torch.ones(2).to(device=device, dtype=torch.float16),
         nn.Linear(2, 2, device=device).weight,
+        nn.Linear(2, 2).to(device).weight,
+        nn.Linear(2, 2).to(device=device, dtype=torch.float16).weight,
+        nn.Linear(2, 2).to(device, torch.float16).weight,
     ]
     assert all(each.is_cuda for each in made)
 

@@ -25,6 +25,8 @@ def test_forward_keeps_output_states_and_reserve(gpu: Session, kind: str, per_un
     expected = rows * UNITS * 4 + states * 2 * BATCH * UNITS * 4 + rows * UNITS * per_unit * 4
     assert torch.cuda.memory_allocated() - before == expected
     assert any("RNN reserve" in source for source in gpu.tracker.estimated)
+    log = gpu.device.logs[0]
+    assert rows * UNITS * per_unit * 4 in [log.size[i] for i, mark in enumerate(log.estimated) if mark]
     assert out.shape == (STEPS, BATCH, UNITS)
     out.sum().backward()
     storages = {p.grad.untyped_storage()._cdata for p in layer.parameters() if p.grad is not None}

@@ -30,6 +30,23 @@ def test_a_run_that_fits_is_told_with_what_is_left(report: Report) -> None:
     )
 
 
+def test_more_than_the_card_holds_never_fits(report: Report) -> None:
+    """A recording judged against a smaller card."""
+    device = replace(report.diagnosis.profile.devices[0], oom=None, capacity_bytes=20 * 2**30)
+    summary = verdict_of(Diagnosis(profile=MemoryProfile(devices=(device,)), findings=())).summary
+    assert summary.startswith("It does not fit on this card as it ran: the peak is 36.00 GiB of tensors")
+
+
+def test_a_script_that_failed_early_has_not_been_seen_to_fit(report: Report) -> None:
+    """The peak of its later steps is not known."""
+    device = replace(report.diagnosis.profile.devices[0], oom=None)
+    assert device.snapshot.recording is not None
+    recording = replace(device.snapshot.recording, facts={"ended": "ValueError"})
+    snapshot = replace(device.snapshot, recording=recording)
+    verdict = verdict_of(Diagnosis(profile=MemoryProfile(devices=(replace(device, snapshot=snapshot),)), findings=()))
+    assert verdict.summary.startswith("The script ended early (ValueError); until then it fits: the peak is 36.00 GiB")
+
+
 def test_the_device_that_failed_is_the_verdict(report: Report) -> None:
     """Even where another one holds more."""
     failed = report.diagnosis.profile.devices[0]

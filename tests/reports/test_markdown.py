@@ -24,12 +24,13 @@ def test_hostile_names_stay_text(report: Report) -> None:
     hostile = replace(
         report.diagnosis.findings[0],
         title="<img src=x onerror=alert(1)> | [a](javascript:b) ```",
-        locations=(Location("a`|\n# b.py", 1, "<script>"),),
+        locations=(Location("a`|\n# b.py\x1b[31m\u202e", 1, "<script>"),),
     )
     text = markdown.render(replace(report, diagnosis=replace(report.diagnosis, findings=(hostile,))))
     assert "<img" not in text.replace("\\<img", "")
     assert "\\[a\\](javascript" in text
     assert "\n# b.py" not in text
+    assert not {"\x1b", "\u202e"} & set(text)
     assert all(line.count("`") % 2 == 0 for line in text.splitlines() if "b.py" in line)
 
 
