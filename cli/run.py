@@ -27,7 +27,6 @@ from .options import (
 if TYPE_CHECKING:
     from ..diagnosers.interface import Diagnosis
     from ..recorders.launch import RunResult
-    from .inputs import Command
 
 EPILOG = """Examples:
 
@@ -74,7 +73,7 @@ def run(
     directory = new_run_dir(command, run_dir)
     with script_output(form, output):
         result = record(command, directory)
-    _report(command, directory, result, form, output)
+    _report(directory, result, form, output)
     if result.out_of_memory:
         raise typer.Exit(1)
     if result.exit_status:
@@ -86,7 +85,7 @@ def own_status(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
-def _report(command: "Command", directory: Path, result: "RunResult", form: Format, output: Path | None) -> None:
+def _report(directory: Path, result: "RunResult", form: Format, output: Path | None) -> None:
     from .output import emit, render, say
 
     if result.failure:

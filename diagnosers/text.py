@@ -4,11 +4,11 @@ from .interface import DeviceProfile, Location
 
 
 def size(count: int) -> str:
-    """Bytes for people: 1.50 GiB, 12.0 MiB, 512 B."""
+    """`24.10 GiB`, `512.0 MiB`, `3.0 KiB`, `17 bytes`: the unit that leaves one to four digits before the point."""
     for unit, scale, digits in (("GiB", 1 << 30, 2), ("MiB", 1 << 20, 1), ("KiB", 1 << 10, 1)):
         if abs(count) >= scale:
             return f"{count / scale:.{digits}f} {unit}"
-    return f"{count} B"
+    return f"{count} bytes"
 
 
 def percent(share: float) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
+from ..diagnosers.text import size
 from .costs.compute import recompute_factor
 from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
@@ -77,7 +78,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         step_time_factor=factor,
         numerics=NUMERICS,
         why=(
-            f"{saved / 2**30:.2f} GiB that {len(chosen)} blocks ({', '.join(names)}) save for backward shrink to their "
+            f"{size(saved)} that {len(chosen)} blocks ({', '.join(names)}) save for backward shrink to their "
             f"inputs; {share:.0%} of the blocks run forward twice"
         ),
     )

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..allocator.config import AllocatorConfig, parse
+from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, NotApplicable, Numerics, Setting
 
@@ -31,7 +32,7 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     plain, grown = case.timeline.replay(), case.timeline.replay(config=_config())
     gain = plain.peak_reserved_bytes - grown.peak_reserved_bytes
     if gain < LEAST_SHARE * plain.peak_reserved_bytes:
-        return NotApplicable(NAME, f"expandable segments would reserve only {max(0, gain) / 2**20:.0f} MiB less")
+        return NotApplicable(NAME, f"expandable segments would reserve only {size(max(0, gain))} less")
     return (Setting(name=NAME, options={"expandable_segments": True}),)
 
 
@@ -45,8 +46,8 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         step_time_factor=Band(low=1.0, expected=1.0, high=1.02),
         numerics=NUMERICS,
         why=(
-            f"replayed with {TEXT}, the same tensors reserve {grown.peak_reserved_bytes / 2**30:.2f} GiB instead of "
-            f"{plain.peak_reserved_bytes / 2**30:.2f} GiB"
+            f"replayed with {TEXT}, the same tensors reserve {size(grown.peak_reserved_bytes)} instead of "
+            f"{size(plain.peak_reserved_bytes)}"
         ),
         config=_config(),
     )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnosers.interface import Category
+from ..diagnosers.text import size
 from .autocast_rows import kinds_of, last_product
 from .estimating import Case, Change
 from .interface import Band, NotApplicable, Numerics, Setting
@@ -33,7 +34,7 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     if logits == 0:
         return NotApplicable(NAME, "no activation of the loss has the size of the last layer's output")
     if int(case.timeline.size[rows].max()) < LEAST_SHARE * case.timeline.peak().bytes:
-        return NotApplicable(NAME, f"the logits take only {logits / 2**20:.0f} MiB")
+        return NotApplicable(NAME, f"the logits take only {size(logits)}")
     return (Setting(name=NAME, options={"chunks": CHUNKS}),)
 
 
@@ -49,10 +50,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         high=None,
         step_time_factor=Band(low=1.0, expected=1.03, high=1.10),
         numerics=NUMERICS,
-        why=(
-            f"logits of {logits / 2**30:.2f} GiB, their log-softmax and gradient exist for "
-            f"1/{chunks} of the tokens at a time"
-        ),
+        why=(f"logits of {size(logits)}, their log-softmax and gradient exist for 1/{chunks} of the tokens at a time"),
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnosers.interface import Category
+from ..diagnosers.text import size
 from .costs.transfer import transfer_factor
 from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
@@ -49,15 +50,13 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
             return NotApplicable(NAME, "no optimizer state is in the trace")
         timeline = _without_state(timeline)
         moved += 2 * held
-        parts.append(
-            f"{held / 2**30:.2f} GiB of optimizer state wait in host memory, one parameter's at a time is here"
-        )
+        parts.append(f"{size(held)} of optimizer state wait in host memory, one parameter's at a time is here")
     if "activations" in what:
         timeline, bytes_there = _without_activations(timeline, int(options.get("min_bytes", MIN_BYTES)), case)
         if not bytes_there:
             return NotApplicable(NAME, "no saved activation is large enough")
         moved += 2 * bytes_there
-        parts.append(f"{bytes_there / 2**30:.2f} GiB of saved activations go to the host and come back in backward")
+        parts.append(f"{size(bytes_there)} of saved activations go to the host and come back in backward")
     return Change(
         setting=Setting(name=NAME, options={"what": list(what)}),
         expected=timeline,
@@ -65,7 +64,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         high=None,
         step_time_factor=transfer_factor(case, moved, overlapped="optimizer_state" not in what),
         numerics=NUMERICS,
-        why="; ".join(parts) + f"; {moved / 2**30:.2f} GiB cross PCIe in a step",
+        why="; ".join(parts) + f"; {size(moved)} cross PCIe in a step",
     )
 
 

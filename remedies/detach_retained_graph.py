@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnosers.interface import Category
+from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, NotApplicable, Numerics, Setting
 from .whatif_timeline import FORWARD, OTHER, Mask, Timeline
@@ -52,7 +53,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         high=None,
         step_time_factor=Band(low=1.0, expected=1.0, high=1.01),
         numerics=NUMERICS,
-        why=f"{held / 2**30:.2f} GiB of activations of {steps} finished steps are kept by stored tensors",
+        why=f"{size(held)} of activations of {steps} finished steps are kept by stored tensors",
     )
 
 
@@ -68,9 +69,6 @@ def _retained(timeline: Timeline) -> Mask:
     ends = _step_ends(timeline)
     if len(ends) < 2:
         return np.zeros(len(timeline), np.bool_)
-    last = max(ends)
-    limit = np.array(
-        [ends.get(s + 1, np.inf) if s + 1 < last or s + 1 == last else np.inf for s in timeline.step.tolist()]
-    )
+    limit = np.array([ends.get(step + 1, np.inf) for step in timeline.step.tolist()])
     activation = timeline.is_category(Category.ACTIVATION) & timeline.is_phase(FORWARD, OTHER)
     return activation & (timeline.step > 0) & (timeline.birth >= 0) & (timeline.death >= limit)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
+from ..diagnosers.text import size
 from .batch_scaling import with_batch
 from .costs.collectives import fsdp_factor
 from .estimating import Case, Change
@@ -69,7 +70,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         step_time_factor=fsdp_factor(case, reshard_after_forward=reshard),
         numerics=NUMERICS,
         why=(
-            f"each of {ranks} ranks keeps 1/{ranks} of {(2 * held + state) / 2**30:.2f} GiB of parameters, gradients "
+            f"each of {ranks} ranks keeps 1/{ranks} of {size(2 * held + state)} of parameters, gradients "
             f"and "
             f"optimizer state, and of the batch; one block ({', '.join(names)}) is whole at a time"
         ),

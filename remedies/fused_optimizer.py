@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..diagnosers.interface import Category
+from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, NotApplicable, Numerics, Setting
 from .whatif_timeline import OPTIMIZER, Mask, Timeline
@@ -56,7 +57,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         high=None,
         step_time_factor=Band(low=0.95, expected=1.0, high=1.0 if options.get("fused") else 1.1),
         numerics=NUMERICS,
-        why=f"{inside / 2**30:.2f} GiB of temporaries in optimizer.step go with {what}",
+        why=f"{size(inside)} of temporaries in optimizer.step go with {what}",
     )
 
 

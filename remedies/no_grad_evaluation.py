@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, NotApplicable, Numerics, Setting
 from .passes import is_training, iterations, saved_rows
@@ -52,7 +53,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         high=None,
         step_time_factor=Band(low=1.0, expected=1.0, high=1.0),
         numerics=NUMERICS,
-        why=f"{held / 2**30:.2f} GiB are saved by a forward that no backward follows",
+        why=f"{size(held)} are saved by a forward that no backward follows",
     )
 
 

@@ -190,12 +190,12 @@ def _judged(
             numerics=worst([change.numerics for change in changes]),
             why=why + (f" ({doubts})" if doubts else ""),
         ),
-        fits=_fits(band, run.fits, run.peak_reserved_bytes, case.job.capacity_bytes, cut),
+        fits=_fits(band, run.fits, case.job.capacity_bytes, cut),
         reserved_bytes=run.peak_reserved_bytes,
     )
 
 
-def _fits(band: ByteBand, replay_fits: bool, reserved_bytes: int, capacity: int | None, cut: bool) -> bool | None:
+def _fits(band: ByteBand, replay_fits: bool, capacity: int | None, cut: bool) -> bool | None:
     """True when even the high end has room; False when even the low end has none; None in between."""
     if capacity is None:
         return None

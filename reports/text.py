@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..diagnosers.interface import CallSite, Category, DeviceProfile, Location
+from ..diagnosers.text import size as size  # one way to write bytes, for every renderer
 from ..remedies.interface import Band, ByteBand, Candidate
 
 # A file or function name comes from a stranger's snapshot: it must not steer the terminal (escape sequences) or turn
 # the line around (bidirectional controls).
 CONTROLS = dict.fromkeys([*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)])
 del CONTROLS[ord("\n")]
-
-KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 CATEGORY_TITLES: dict[str, str] = {
     "parameter": "parameters",
@@ -28,17 +27,6 @@ CATEGORY_TITLES: dict[str, str] = {
     "kv_cache": "KV cache",
     "unknown": "unknown",
 }
-
-
-def size(count: int) -> str:
-    """`24.10 GiB`, `512.0 MiB`, `3.0 KiB`, `17 bytes`: the unit that leaves one to four digits before the point."""
-    if abs(count) >= GIB:
-        return f"{count / GIB:.2f} GiB"
-    if abs(count) >= MIB:
-        return f"{count / MIB:.1f} MiB"
-    if abs(count) >= KIB:
-        return f"{count / KIB:.1f} KiB"
-    return f"{count} bytes"
 
 
 def maybe_size(count: int | None, missing: str = "not known") -> str:

@@ -47,7 +47,7 @@ def patch(name: str, text: str, settings: Sequence[Setting], target: Target) -> 
                 continue
             note = _first(keys.get("notes"), variant)
             notes += [str(note)] if note is not None else []
-            new = _with(new, keys, variant, setting)
+            new = _with(new, keys, variant)
         new = _with_options(new, keys, setting)
     for setting in settings:
         if setting.name == "gradient-accumulation":
@@ -73,7 +73,7 @@ def _first(section: Mapping[str, Any] | None, variant: str) -> Any:
     return section.get(variant, section.get(variant.partition("/")[0]))
 
 
-def _with(text: str, keys: Mapping[str, Any], variant: str, setting: Setting) -> str:
+def _with(text: str, keys: Mapping[str, Any], variant: str) -> str:
     content = parse(text, keys["title"])
     for path, value in _paths((keys.get("unset") or {}).get(variant) or {}):
         if get(content, path) not in (None, value, "auto"):
