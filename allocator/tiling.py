@@ -117,7 +117,7 @@ def _placed_behind(lives: Lifetimes, rows: NDArray[np.intp], end: U64, reach: U6
 
 
 def _next_live(address: U64, birth: I64, death: I64, end: U64, reach: U64) -> U64:
-    """For each row, the lowest address in [end, reach) that another row holds just after `birth`; 2**64 - 1 if none."""
+    """For each row, the lowest address in [end, reach] that another row holds just after `birth`; 2**64 - 1 if none."""
     order = np.lexsort((birth, address))
     places, group = np.unique(address[order], return_inverse=True)
     width = int(death.max(initial=0)) + 2
@@ -129,7 +129,7 @@ def _next_live(address: U64, birth: I64, death: I64, end: U64, reach: U64) -> U6
     for _ in range(MAX_ROUNDS):
         place = at[open_rows]
         inside = place < len(places)
-        inside[inside] &= places[place[inside]] < reach[open_rows[inside]]
+        inside[inside] &= places[place[inside]] <= reach[open_rows[inside]]
         open_rows, place = open_rows[inside], place[inside]
         if not len(open_rows):
             break

@@ -87,6 +87,20 @@ def test_the_peak_of_a_whole_recording_is_that_of_memory_stats(text, program):
     assert found.uncertain == 0
 
 
+@pytest.mark.parametrize(
+    ("hole", "handed_out"), [(5 * MIB - 512, 5 * MIB - 512), (5 * MIB, 5 * MIB), (6 * MIB, 4 * MIB)]
+)
+def test_a_rest_of_exactly_1_mib_is_not_split(hole, handed_out):
+    """`should_split` asks for more than 1 MiB; the next live block then starts just at the edge."""
+    steps = [("malloc", hole, 0), ("malloc", 4 * MIB, 0), ("free", 0, 0), ("malloc", 4 * MIB, 0)]
+    recorder = Recorder(parse(""), 256 * MIB).run(steps)
+    device = recorder.snapshot()
+    lives = lifetimes(device)
+    found = block_bytes(device, lives, parse(""))
+    assert found.contradictions == 0
+    assert found.bytes[lives.birth.argmax()] == handed_out
+
+
 def test_real_recordings_agree_with_the_index_and_the_replay(shared: Path):
     folder = shared / "data" / "snapshots"
     compared = 0
