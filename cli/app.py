@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from . import analyze, doctor, explain, fix, gate, plan, replay, run
+from . import analyze, diff, doctor, explain, fix, gate, plan, replay, run
 from .ending import exit_status
 from .options import SCRIPT_CONTEXT
 
@@ -64,6 +64,7 @@ app.command(epilog=analyze.EPILOG)(analyze.analyze)
 app.command(epilog=plan.EPILOG, context_settings=SCRIPT_CONTEXT)(plan.plan)
 app.command(epilog=fix.EPILOG)(fix.fix)
 app.command(epilog=gate.EPILOG, context_settings=SCRIPT_CONTEXT)(gate.gate)
+app.command(epilog=diff.EPILOG)(diff.diff)
 app.command(epilog=replay.EPILOG)(replay.replay)
 app.command(epilog=explain.EPILOG)(explain.explain)
 app.command(epilog=doctor.EPILOG)(doctor.doctor)

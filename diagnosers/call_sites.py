@@ -1,11 +1,19 @@
 """Live bytes by category and line: the user's code first, library frames folded below it."""
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
 from ..snapshots.model import Snapshot
 from .attribution.stacks import library_location, outermost_user_location, user_location
 from .interface import CallSite, Category, LiveBlock, Location
+
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def like_module(module: str | None) -> str | None:
+    """`blocks.3.mlp` as `blocks.*.mlp`: the modules that share one line of code."""
+    return None if module is None else _INDEX.sub("*", module)
 
 
 class Lines:

@@ -1,9 +1,9 @@
 """Figures that several renderers show and that are sums over a profile."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from ..diagnosers.call_sites import like_module
 from ..diagnosers.interface import CallSite, DeviceProfile, MemoryProfile
 from .text import category_title, short_path, size
 
@@ -68,9 +68,6 @@ def peak_bytes(profile: DeviceProfile) -> int:
     return next(each for each in known if each is not None)
 
 
-_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
-
-
 def grouped(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
     """Call sites of the same line in like modules as one (`blocks.0.mlp` and `blocks.1.mlp` are `blocks.*.mlp`).
 
@@ -78,7 +75,7 @@ def grouped(sites: Iterable[CallSite]) -> tuple[CallSite, ...]:
     """
     merged: dict[tuple[object, ...], CallSite] = {}
     for site in sites:
-        module = None if site.module is None else _INDEX.sub("*", site.module)
+        module = like_module(site.module)
         key = (site.category, site.location, module)
         known = merged.get(key)
         if known is None:

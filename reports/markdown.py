@@ -28,11 +28,11 @@ def render(report: Report) -> str:
     lines = assumed(report.diagnosis.profile)
     if lines:
         blocks.append("### Assumed by the recorder")
-        blocks.append("\n".join(f"- {_text(line)}" for line in lines))
+        blocks.append("\n".join(f"- {inert(line)}" for line in lines))
     reasons = inconclusive(report)
     if reasons:
         blocks.append("### Could not tell")
-        blocks.append("\n".join(f"- `{_code(each['code'])}`: {_text(each['reason'])}" for each in reasons))
+        blocks.append("\n".join(f"- `{inline_code(each['code'])}`: {inert(each['reason'])}" for each in reasons))
     if report.next_commands:
         blocks.append("### Next")
         blocks.append("\n".join(["```sh", *report.next_commands, "```"]))
@@ -42,10 +42,10 @@ def render(report: Report) -> str:
 def _verdict(report: Report) -> str:
     source = report.source
     head = "Out of memory" if report.verdict.out_of_memory else "No out of memory"
-    facts = [f"`{_code(fact)}`" for fact in (source.path, source.gpu or "", source.kind) if fact]
+    facts = [f"`{inline_code(fact)}`" for fact in (source.path, source.gpu or "", source.kind) if fact]
     if source.torch:
-        facts.append(f"torch {_text(source.torch)}")
-    return f"## {head}\n\n{_text(report.verdict.summary)}\n\n{' · '.join(facts)}"
+        facts.append(f"torch {inert(source.torch)}")
+    return f"## {head}\n\n{inert(report.verdict.summary)}\n\n{' · '.join(facts)}"
 
 
 def _gate(gate: Gate) -> str:
@@ -60,12 +60,12 @@ def _device(report: Report, device: DeviceProfile) -> list[str]:
     at = "at the failure" if device.oom else "at the peak"
     rows = parts(device)
     whole = sum(part.bytes for part in rows)
-    table = _table(
+    memory = table(
         ("memory", "bytes", "share", ""),
-        ((_text(part.title), size(part.bytes), percent(part.bytes, whole), part.note) for part in rows),
+        ((inert(part.title), size(part.bytes), percent(part.bytes, whole), part.note) for part in rows),
         right=(1, 2),
     )
-    blocks = [f"### Memory {at}{f' ({extra})' if extra else ''}", table]
+    blocks = [f"### Memory {at}{f' ({extra})' if extra else ''}", memory]
     estimated = estimated_bytes(device)
     if estimated:
         blocks.append(f"{size(estimated)} of this rests on estimates.")
@@ -77,22 +77,22 @@ def _device(report: Report, device: DeviceProfile) -> list[str]:
 def _call_sites(device: DeviceProfile) -> str:
     rows = (
         (size(site.bytes), percent(site.bytes, device.live_bytes), str(site.count), site.category.value,
-         f"`{_code(site_place(site))}`")
+         f"`{inline_code(site_place(site))}`")
         for site in grouped(device.call_sites)[:_CALL_SITES]
     )  # fmt: skip
-    return _table(("bytes", "share", "blocks", "for", "line"), rows, right=(0, 1, 2))
+    return table(("bytes", "share", "blocks", "for", "line"), rows, right=(0, 1, 2))
 
 
 def _finding(finding: Finding, report: Report) -> str:
-    lines = [f"**{finding.code} {_text(finding.name)}** ({finding.severity.value}, {finding.confidence.value}): "
-             f"{_text(finding.title)}", ""]  # fmt: skip
-    lines += [f"- {_text(line)}" for line in finding.evidence]
+    lines = [f"**{finding.code} {inert(finding.name)}** ({finding.severity.value}, {finding.confidence.value}): "
+             f"{inert(finding.title)}", ""]  # fmt: skip
+    lines += [f"- {inert(line)}" for line in finding.evidence]
     for location in finding.locations[:3]:
-        lines.append(f"- `{_code(place(location))}`")
+        lines.append(f"- `{inline_code(place(location))}`")
         excerpt = report.excerpts.get(location)
         if excerpt is not None:
             line = excerpt.lines[location.line - excerpt.first_line].strip()
-            lines[-1] += f": `{_code(line)}`"
+            lines[-1] += f": `{inline_code(line)}`"
     if finding.remedies:
         lines.append(f"- try: {', '.join(finding.remedies)}")
     return "\n".join(lines)
@@ -103,17 +103,17 @@ def _plan(plan: Plan) -> str:
         return "### Remedies\n\nNo remedy applies."
     rows = (
         (
-            _text(change(each)),
+            inert(change(each)),
             band(each.estimate.predicted_peak_bytes),
             _verified(each),
             factor(each.estimate.step_time_factor),
             each.estimate.numerics.value,
-            _text(each.estimate.why),
+            inert(each.estimate.why),
         )
         for each in plan.candidates
     )
     header = ("change", "predicted peak", "verified peak", "step time", "numerics", "why")
-    return f"### Remedies\n\n{_table(header, rows, right=(1, 2, 3))}"
+    return f"### Remedies\n\n{table(header, rows, right=(1, 2, 3))}"
 
 
 def _verified(candidate: Candidate) -> str:
@@ -133,12 +133,12 @@ def _replay(replay: DeviceReplay) -> str:
         ("peak reserved", size(replay.peak_reserved_bytes)),
         ("verdict", {True: "fits", False: "does not fit", None: "capacity not known"}[replay.fits]),
     ]
-    under = f" under `{_code(replay.alloc_conf)}`" if replay.alloc_conf else ""
-    notes = "".join(f"\n\n{_text(line)}" for line in [replay.departure, *replay.notes] if line)
-    return f"### Replay of device {replay.device}{under}\n\n{_table(('', ''), rows)}{notes}"
+    under = f" under `{inline_code(replay.alloc_conf)}`" if replay.alloc_conf else ""
+    notes = "".join(f"\n\n{inert(line)}" for line in [replay.departure, *replay.notes] if line)
+    return f"### Replay of device {replay.device}{under}\n\n{table(('', ''), rows)}{notes}"
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], right: tuple[int, ...] = ()) -> str:
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], right: tuple[int, ...] = ()) -> str:
     lines = [
         f"| {' | '.join(header)} |",
         "|" + "|".join("--:" if index in right else "---" for index in range(len(header))) + "|",
@@ -147,13 +147,13 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], right: tupl
     return "\n".join(lines)
 
 
-def _text(text: str) -> str:
+def inert(text: str) -> str:
     """Markdown and HTML that a file or function name may carry, made inert."""
     for sign in "\\`*_[]<>|":
         text = text.replace(sign, f"\\{sign}")
     return " ".join(text.translate(CONTROLS).split())
 
 
-def _code(text: str) -> str:
+def inline_code(text: str) -> str:
     """For use between backticks inside a table cell."""
     return " ".join(text.translate(CONTROLS).replace("`", "'").replace("|", "¦").split())

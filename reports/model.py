@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..diagnosers.interface import Diagnosis, Location
 from ..remedies.interface import Plan
+
+if TYPE_CHECKING:
+    from ..diagnosers.compare import Comparison  # the other commands start without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +75,12 @@ class Report:
     replays: tuple[DeviceReplay, ...] = ()
     next_commands: tuple[str, ...] = ()
     excerpts: Mapping[Location, Excerpt] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diff:
+    """What `oomdoc.diff/1` (configs/diff.schema.json) says, before it is drawn."""
+
+    before_path: str
+    after_path: str
+    comparison: "Comparison"

@@ -10,7 +10,7 @@ import pytest
 from oomdoc import __version__
 from oomdoc.cli import direct
 
-COMMANDS = ["run", "analyze", "plan", "fix", "gate", "replay", "explain", "doctor"]
+COMMANDS = ["run", "analyze", "plan", "fix", "gate", "diff", "replay", "explain", "doctor"]
 
 # Runs the command line and prints which of the heavy packages it has imported.
 IMPORTS = """
