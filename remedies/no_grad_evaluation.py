@@ -28,7 +28,7 @@ LEAST_SHARE = 0.05  # of the peak
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     rows = _kept(case)
     if not rows.any():
-        return NotApplicable(NAME, "every forward of the trace is followed by a backward")
+        return NotApplicable(NAME, _why_not(case))
     if int(case.timeline.size[rows].sum()) < LEAST_SHARE * case.timeline.peak().bytes:
         return NotApplicable(NAME, "a forward without backward keeps next to nothing")
     return (Setting(name=NAME, options={}),)
@@ -37,7 +37,7 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
 def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     timeline, rows = case.timeline, _kept(case)
     if not rows.any():
-        return NotApplicable(NAME, "every forward of the trace is followed by a backward")
+        return NotApplicable(NAME, _why_not(case))
     order = np.sort(timeline.birth)
     death = timeline.death.copy()
     # an activation is read by the next operations and then dropped
@@ -55,6 +55,15 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         numerics=NUMERICS,
         why=f"{size(held)} are saved by a forward that no backward follows",
     )
+
+
+def _why_not(case: Case) -> str:
+    timeline = case.timeline
+    if not any(is_training(each, timeline) for each in iterations(timeline)):
+        return "no backward is in the trace: what no_grad would free is estimated only beside training (see OOM011)"
+    if case.profile.oom is not None:
+        return "the trace ends in an out-of-memory: the last forward may have had its backward still to come"
+    return "every forward of the trace is followed by a backward"
 
 
 def _kept(case: Case) -> Mask:

@@ -147,3 +147,13 @@ def test_every_remedy_has_a_page_with_the_same_headings(name: str) -> None:
     for heading in ("Applies when:", "Saves:", "Costs:", "Numerics:", "Conflicts:", "Frameworks:"):
         assert f"\n{heading}" in page, f"{name} has no {heading}"
     assert page.splitlines()[0].endswith((".", ":", "memory"))
+
+
+def test_a_remedy_that_cannot_be_judged_gives_the_true_reason(record: Callable[..., DeviceProfile]) -> None:
+    """Inference alone has no backward, and the plan must not say that it has one."""
+    remedy = REMEDIES["no-grad-evaluation"]
+    inference, training = (remedy.settings(case_of(record(s), _job())) for s in ("serve.py", "train_encoder.py"))
+    assert isinstance(inference, NotApplicable)
+    assert inference.reason.startswith("no backward is in the trace")
+    assert isinstance(training, NotApplicable)
+    assert training.reason == "every forward of the trace is followed by a backward"
