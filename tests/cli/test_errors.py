@@ -51,7 +51,7 @@ def test_what_is_no_snapshot_is_refused(oomdoc: Run, tmp_path: Path, name: str, 
     assert done.stdout == ""
     assert done.stderr.startswith("oomdoc: ")
     assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr.replace("Traceback (most", "", 1) or name != "text"
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "executed").exists()
 
 
