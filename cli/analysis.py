@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import OomdocError
 from .format import Format
 from .inputs import LATEST, snapshot_files
+from .logs import all_logs, analyze_logs
 from .output import emit
 from .pipeline import diagnose_files
 
@@ -23,10 +25,15 @@ def report_files(
 ) -> int:
     """Writes the report of `targets` (none = the latest run here); -> 1 when the job ran out of memory, else 0."""
     targets = targets or [str(LATEST)]
-    diagnosis = diagnose_files(snapshot_files(targets), gpu, capacity)
-    from ..reports.build import build
+    if all_logs(targets):
+        if gpu is not None or capacity is not None:
+            raise OomdocError("--gpu and --capacity judge recordings; the messages of a log name their own card")
+        report = analyze_logs(targets)
+    else:
+        diagnosis = diagnose_files(snapshot_files(targets), gpu, capacity)
+        from ..reports.build import build
 
-    report = build(diagnosis, path=" ".join(targets), next_commands=_next(targets, diagnosis))
+        report = build(diagnosis, path=" ".join(targets), next_commands=_next(targets, diagnosis))
     emit(report, form, output)
     return int(report.verdict.out_of_memory)
 

@@ -1,4 +1,4 @@
-"""`oomdoc analyze`: the diagnosis of recordings."""
+"""`oomdoc analyze`: the diagnosis of recordings, and of logs."""
 
 from typing import Annotated
 
@@ -14,6 +14,8 @@ EPILOG = """Examples:
 [bold]oomdoc analyze .oomdoc/latest --format json[/bold]  a run directory, for a program
 
 [bold]oomdoc analyze rank0.pickle rank1.pickle[/bold]  the ranks of one job
+
+[bold]oomdoc analyze train.log[/bold]  what the out-of-memory messages of a log can tell; [bold]-[/bold] is stdin
 """
 
 
@@ -21,8 +23,9 @@ def analyze(
     recordings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SNAPSHOT|RUNDIR]...",
-            help="Snapshots of one job, one per rank, or run directories. Default: the latest run here.",
+            metavar="[SNAPSHOT|RUNDIR|LOG]...",
+            help="Snapshots of one job, one per rank, or run directories; or text logs, `-` for stdin. "
+            "Default: the latest run here.",
             show_default=False,
         ),
     ] = None,
@@ -34,7 +37,8 @@ def analyze(
     """Say what holds the memory, by cause and by line of your code.
 
     Reads what PyTorch's `torch.cuda.memory._dump_snapshot` writes, and what `oomdoc run` records; nothing in the file
-    is executed. Exit status 1 when the recording ends in an out-of-memory.
+    is executed. A text log is searched for out-of-memory messages. Exit status 1 when the recording ends in an
+    out-of-memory, or the log tells of one.
     """
     from .analysis import report_files
 

@@ -190,8 +190,8 @@ class Finding:
     name: str  # parameters-dominate
     severity: Severity
     title: str  # one sentence with the numbers
-    rank: int
-    device: int
+    rank: int | None  # None: a log that does not say it
+    device: int | None
     bytes: int  # what the finding explains; findings of one device never blame the same byte twice
     share_of_peak: float
     confidence: Confidence

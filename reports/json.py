@@ -25,7 +25,7 @@ def to_dict(report: Report) -> dict[str, Any]:
             "kind": source.kind,
             "torch": source.torch,
             "gpu": source.gpu,
-            "world_size": source.world_size,
+            "world_size": source.world_size if report.log is None else None,  # a log need not name all ranks
             "ranks": list(source.ranks),
         },
         "verdict": {
@@ -39,6 +39,11 @@ def to_dict(report: Report) -> dict[str, Any]:
         "inconclusive": inconclusive(report) + assumptions(report),
         "remedies": [_candidate(each) for each in report.plan.candidates] if report.plan else [],
     }
+    if report.log is not None:
+        from . import log_json  # nothing else needs it, and a start is short
+
+        content["devices"] = log_json.devices(report.log)
+        content["log"] = log_json.section(report.log)
     if report.gate is not None:
         content["gate"] = _gate(report.gate)
     return content

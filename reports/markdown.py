@@ -19,6 +19,11 @@ def render(report: Report) -> str:
         blocks.append(_gate(report.gate))
     for device in report.diagnosis.profile.devices:
         blocks += _device(report, device)
+    if report.log is not None and report.log.logged:
+        from .from_log import rows
+
+        blocks.append("### What the log says")
+        blocks.append("\n".join(f"- {inert(where)} {inert(what)}" for where, what in rows(report.log)))
     blocks += [_replay(replay) for replay in report.replays]
     if report.diagnosis.findings:
         blocks.append("### Causes")

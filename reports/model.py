@@ -9,6 +9,7 @@ from ..remedies.interface import Plan
 
 if TYPE_CHECKING:
     from ..diagnosers.compare import Comparison  # the other commands start without it
+    from ..diagnosers.from_log import Log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,7 @@ class Report:
     gate: Gate | None = None
     replays: tuple[DeviceReplay, ...] = ()
     next_commands: tuple[str, ...] = ()
+    log: "Log | None" = None  # where messages were read, not recordings: then the profile has no devices
     excerpts: Mapping[Location, Excerpt] = field(default_factory=dict)
 
 

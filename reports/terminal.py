@@ -32,9 +32,9 @@ def _body(report: Report, console: Console) -> Iterator[RenderableType]:
     yield _verdict(report)
     if report.gate is not None:
         yield _gate(report.gate)
-    devices = report.diagnosis.profile.devices
-    for device in devices:
+    for device in report.diagnosis.profile.devices:
         yield from _device(report, device, console)
+    yield from _log(report)
     for replay in report.replays:
         yield from _replay(replay)
     if report.diagnosis.findings:
@@ -58,7 +58,9 @@ def _verdict(report: Report) -> RenderableType:
     facts = [source.gpu or "", {"virtual": "virtual GPU", "cuda": "recorded on CUDA", "log": "a log"}[source.kind]]
     if source.torch:
         facts.append(f"torch {source.torch}")
-    if source.world_size > 1:
+    if source.kind == "log" and source.ranks:
+        facts.append(f"rank {_ranks(source.ranks)}")  # how many there were, the log need not say
+    elif source.world_size > 1 and source.ranks:
         facts.append(f"rank {_ranks(source.ranks)} of {source.world_size}")
     line = Text.assemble(head, "  ", (" · ".join(fact for fact in facts if fact), "dim"))
     return Group(line, Text(report.verdict.summary), Text(short_path(source.path), style="dim"))
@@ -89,6 +91,20 @@ def _device(report: Report, device: DeviceProfile, console: Console) -> Iterator
     if device.call_sites and report.plan is None:
         yield _heading("Held by")
         yield _call_sites(device)
+
+
+def _log(report: Report) -> Iterator[RenderableType]:
+    if report.log is None or not report.log.logged:
+        return
+    from .from_log import rows
+
+    yield _heading("What the log says")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(ratio=1)
+    for where, what in rows(report.log):
+        table.add_row(Text(where), Text(what))
+    yield table
 
 
 def _fidelity(device: DeviceProfile) -> Iterator[RenderableType]:
