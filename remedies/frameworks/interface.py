@@ -23,7 +23,7 @@ class Patch:
         lines = difflib.unified_diff(
             self.before.splitlines(keepends=True),
             self.text.splitlines(keepends=True),
-            fromfile=f"a/{name}",
+            fromfile=f"a/{name}" if self.before else "/dev/null",  # as `git apply` wants a new file
             tofile=f"b/{name}",
         )
         return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)

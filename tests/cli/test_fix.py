@@ -62,7 +62,10 @@ def test_a_new_file_for_plain_torch(oomdoc: Run, tmp_path: Path, planned: Path) 
     """Without --config the plan itself becomes ./oomdoc.yaml, whole."""
     shown = oomdoc("fix", planned / "oomdoc.yaml")
     assert shown.returncode == 0, shown.stderr
-    assert "+++ b/oomdoc.yaml" in shown.stdout
+    assert shown.stdout.startswith("--- /dev/null\n+++ b/oomdoc.yaml\n")
+    subprocess.run(["git", "apply"], input=shown.stdout, text=True, cwd=tmp_path, check=True)
+    assert (tmp_path / "oomdoc.yaml").read_text() == PLAN
+    (tmp_path / "oomdoc.yaml").unlink()
     assert oomdoc("fix", planned / "oomdoc.yaml", "--write").returncode == 0
     assert (tmp_path / "oomdoc.yaml").read_text() == PLAN
     again = oomdoc("fix", planned / "oomdoc.yaml")
