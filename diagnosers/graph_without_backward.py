@@ -30,7 +30,7 @@ import numpy as np
 
 from ..snapshots.timeline import lifetimes
 from .attribution.facts import gather
-from .attribution.phases import BACKWARD, FORWARD, OPTIMIZER
+from .attribution.phases import BACKWARD, FORWARD, OPTIMIZER, run_starts
 from .attribution.signs import Sign
 from .interface import Case, Category, Claim, DeviceProfile, Severity
 from .judging import bytes_of, claim, share
@@ -85,7 +85,7 @@ def _only_forwards(profile: DeviceProfile) -> bool:
         return False
     if (facts.signs & (Sign.OPTIMIZER_INIT | Sign.OPTIMIZER | Sign.ENGINE)).any():
         return False
-    rounds = len(np.unique(facts.phases.run_start[phase == FORWARD]))
+    rounds = len(run_starts(facts.phases, FORWARD))
     return profile.oom is None or rounds > 1
 
 

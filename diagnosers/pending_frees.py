@@ -20,8 +20,6 @@ What the remedies change
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from ..snapshots.timeline import lifetimes
 from .interface import Case, Claim
 from .judging import bytes_of, claim, share
@@ -42,7 +40,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     waiting &= lives.death > lives.free_requested + 1
     if not waiting.any():
         return None
-    addresses = set(np.unique(lives.address[waiting]).tolist())
+    addresses = set(lives.address[waiting].tolist())
     blocks = {i: b for i, b in case.live().items() if b.address in addresses}
     total = bytes_of(blocks.values())
     part = share(profile, total)

@@ -148,7 +148,7 @@ def _lifetimes(device: DeviceSnapshot) -> Lifetimes:
     unexplained[block[block >= 0]] = False
     older = np.flatnonzero(unexplained)
 
-    order = np.argsort(np.where(born, head, never), kind="stable")
+    order = np.concatenate([_by_event(np.flatnonzero(born), head, never), np.flatnonzero(~born)])
     own_stack = np.append(blocks.stack, np.int32(-1))[block]
     streams = device.segments.stream[blocks.segment[older]]
     return Lifetimes(
@@ -162,6 +162,13 @@ def _lifetimes(device: DeviceSnapshot) -> Lifetimes:
         stream=np.concatenate([trace.stream[head][order], streams]),
         block=np.concatenate([block[order], older.astype(np.int32)]),
     )
+
+
+def _by_event(rows: NDArray[np.intp], event: NDArray[np.intp], events: int) -> NDArray[np.intp]:
+    """`rows` in the order of their events, of which no two are the same."""
+    at = np.full(events, -1, np.intp)
+    at[event[rows]] = rows
+    return at[at >= 0]
 
 
 def _first_in_run(

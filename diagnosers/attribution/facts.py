@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ...snapshots.model import DeviceSnapshot, Snapshot
 from ...snapshots.timeline import Lifetimes, lifetimes
-from .phases import BACKWARD, FORWARD, OPTIMIZER, OTHER, Phases, Window, find_phases, windows
+from .phases import BACKWARD, FORWARD, OPTIMIZER, OTHER, Phases, Window, find_phases, run_starts, windows
 from .stacks import StackSigns, innermost_lines, read_stacks
 
 STEP_ANNOTATION = "Optimizer.step#"
@@ -162,7 +162,7 @@ def _phase_runs(phases: Phases) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _meets(phases: Phases, birth: NDArray[np.int64], death: NDArray[np.int64], kind: int) -> NDArray[np.bool_]:
     """Whether the next run of `kind` after the birth starts while the block is alive."""
-    starts = np.unique(phases.run_start[phases.phase == kind])
+    starts = run_starts(phases, kind)
     if not len(starts):
         return np.zeros(len(birth), bool)
     following = np.searchsorted(starts, birth, side="right")
@@ -205,7 +205,7 @@ def _feeds_forward(phases: Phases, lives: Lifetimes, birth_phase: NDArray[np.int
     result = np.zeros(len(lives), bool)
     if not len(mine):
         return result
-    starts = np.unique(phases.run_start[phases.phase == FORWARD])
+    starts = run_starts(phases, FORWARD)
     following = np.searchsorted(starts, lives.birth[mine], side="right")
     pairs = np.unique(np.stack([lives.alloc_stack[mine].astype(np.int64), following], axis=1), axis=0)
     stacks, rounds = np.unique(pairs[:, 0], return_counts=True)

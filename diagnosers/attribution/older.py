@@ -147,7 +147,7 @@ def _deal_classes(
 
 def _cast_sizes(facts: Facts) -> set[int]:
     mine = ~facts.older & ((facts.signs & Sign.CAST) != 0)
-    return set(np.unique(facts.requested[mine]).tolist())
+    return set(facts.requested[mine].tolist())
 
 
 def _frozen(facts: Facts, size: int, count: int) -> bool:

@@ -141,12 +141,23 @@ def _runs(
         foreign = working & (phase != kind)
         if kind == FORWARD:
             foreign |= is_alloc & has_python & (phase == OTHER)
-        barriers = np.cumsum(foreign)  # how many of them up to each event
+        barriers = np.cumsum(foreign, dtype=np.int32)  # how many of them up to each event
         gap = np.diff(mine) - 1
         split = (gap > MAX_GAP_EVENTS) | (np.diff(barriers[mine]) > 0)
-        group = np.concatenate(([0], np.cumsum(split)))
-        firsts = mine[np.concatenate(([0], np.flatnonzero(split) + 1))]
-        lasts = mine[np.concatenate((np.flatnonzero(split), [len(mine) - 1]))]
-        start[mine] = firsts[group]
-        end[mine] = lasts[group]
+        first = np.concatenate(([0], np.flatnonzero(split) + 1))
+        after = np.append(first[1:], len(mine))
+        start[mine] = np.repeat(mine[first], after - first)
+        end[mine] = np.repeat(mine[after - 1], after - first)
     return start, end
+
+
+def run_starts(phases: Phases, kind: int) -> NDArray[np.intp]:
+    """The first event of every run of `kind`, in order."""
+    return distinct(phases.run_start[phases.phase == kind], len(phases.phase))
+
+
+def distinct(numbers: NDArray[np.int64], events: int) -> NDArray[np.intp]:
+    """The different ones of numbers of events, in order: without a sort, and without the import of masked arrays."""
+    seen = np.zeros(events, np.bool_)
+    seen[numbers] = True
+    return np.flatnonzero(seen)

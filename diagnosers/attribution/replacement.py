@@ -15,8 +15,9 @@ def replaced_parameters(facts: Facts, known: set[int]) -> set[int]:
     if not known or not len(newborn):
         return set()
     lives = facts.lives
-    sizes, size_of = np.unique(facts.requested, return_inverse=True)
-    of_a_parameter = np.isin(np.arange(len(sizes)), size_of[list(known)])[size_of]
+    sizes = np.sort(facts.requested[list(known)])
+    size_of = np.minimum(np.searchsorted(sizes, facts.requested), len(sizes) - 1)
+    of_a_parameter = sizes[size_of] == facts.requested
     freed = np.flatnonzero(of_a_parameter & (lives.free_requested < facts.events))
     newborn = newborn[of_a_parameter[newborn]]
     newborn = newborn[np.argsort(lives.birth[newborn])]

@@ -13,7 +13,7 @@ from ...snapshots.model import Annotation, Mark, Trace
 from ..interface import StepBytes
 from .facts import Facts
 from .periods import find_period
-from .phases import NAMES, OPTIMIZER, ZERO_GRAD, Window, windows
+from .phases import NAMES, OPTIMIZER, ZERO_GRAD, Window, distinct, windows
 
 PROFILER_STEP = "ProfilerStep#"
 
@@ -42,7 +42,7 @@ def find_boundaries(facts: Facts, trace: Trace, annotations: Sequence[Annotation
     if facts.steps:
         return Boundaries(tuple(w.last for w in _closing(facts.steps)), "Optimizer.step annotations")
     for phase, source in ((OPTIMIZER, "optimizer frames"), (ZERO_GRAD, "zero_grad frames")):
-        ends = np.unique(facts.phases.run_end[facts.phases.phase == phase])
+        ends = distinct(facts.phases.run_end[facts.phases.phase == phase], facts.events)
         if len(ends):
             return Boundaries(tuple(ends.tolist()), source)
     profiled = windows(annotations, trace.time_us, PROFILER_STEP)
