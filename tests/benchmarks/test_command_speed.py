@@ -7,6 +7,7 @@ the better of several runs, the first of a file's: columns that an earlier one k
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,15 @@ print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss]))
 BARE = [sys.executable, "-c", "import pickle, sys; content = pickle.load(open(sys.argv[1], 'rb'))"]
 ANALYZE = [sys.executable, "-m", "oomdoc", "analyze"]
 START_SECONDS = 0.35
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """As installed: pip compiles a package, a checkout may be told not to keep what it compiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("compiled")))
+        yield
 
 
 def measured(command: list[str], path: Path | None = None, runs: int = 3) -> tuple[float, int]:
