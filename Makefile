@@ -21,10 +21,10 @@ demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not gpu' $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/benchmarks -m 'not slow and not gpu' $(TEST_ARGS)
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m 'slow and not gpu' $(TEST_ARGS)
+	$(BIN)/python -m pytest --ignore tests/benchmarks -m 'slow and not gpu' $(TEST_ARGS)
 
 test-next:
 	$(MAKE) test VENV=.venv-next CONSTRAINTS=constraints-next.txt
