@@ -47,6 +47,9 @@ class CudaRecorder:
     def allocated(self) -> tuple[int, int, int]:
         return torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), 0
 
+    def assumed_reads(self) -> tuple[tuple[str, int], ...]:
+        return ()
+
 
 def _memory() -> Any:
     return torch.cuda.memory

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,8 @@ from .outcome import FAULT, Failure, Outcome, Terminated, exit_status_of, outcom
 from .progress import Progress
 from .recorder import Recorder
 from .script import execute, user_traceback
+
+MOST_PLACES = 3  # named where the script read assumed values, the latest first
 
 
 def main(argv: list[str]) -> int:
@@ -116,6 +118,8 @@ def record(spec: RunSpec, recorder: Recorder, rank: int) -> Outcome:
             _report(error)
     oom_at_end = recorder.out_of_memory_at_end()
     outcome = outcome_of(error, recorder.hooks.completed, oom_at_end=oom_at_end)
+    if outcome.error is not None and not outcome.out_of_memory:
+        _say_what_was_assumed(recorder.assumed_reads())
     if error is not None:
         error.__traceback__ = None
     return outcome
@@ -147,6 +151,22 @@ def _report(error: BaseException) -> None:
         return
     error.__traceback__ = user_traceback(error.__traceback__)
     sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _say_what_was_assumed(reads: Sequence[tuple[str, int]]) -> None:
+    """An error of the script's own may follow from a value that a real GPU would have computed."""
+    if not reads:
+        return
+    places = [f"{_short(file)}:{line}" for file, line in reversed(reads)]
+    more = f" and {len(places) - MOST_PLACES} more places" if len(places) > MOST_PLACES else ""
+    where = ", ".join(places[:MOST_PLACES]) + more
+    _say(f"values read from the GPU were assumed at {where}: the error may come from that")
+
+
+def _short(file: str) -> str:
+    """Relative to the working directory where the file is below it."""
+    relative = os.path.relpath(file)
+    return file if relative.startswith(os.pardir) else relative
 
 
 def _leave_fork(error: BaseException | None) -> None:

@@ -26,3 +26,7 @@ class Recorder(Protocol):
     def allocated(self) -> tuple[int, int, int]:
         """(allocated now, highest allocated, events) of the fullest device; bytes."""
         ...
+
+    def assumed_reads(self) -> Sequence[tuple[str, int]]:
+        """File and line where the script was given assumed values of the GPU, the latest last; none on a real GPU."""
+        ...

@@ -46,6 +46,9 @@ class VirtualRecorder:
         peak = max(each.peak_allocated_bytes for each in allocators)
         return now, peak, sum(map(len, self.session.device.logs))
 
+    def assumed_reads(self) -> tuple[tuple[str, int], ...]:
+        return tuple(self.session.assumed_reads)
+
 
 def target_of(name: str, capacity_bytes: int | None = None) -> GpuTarget:
     """The card of configs/gpus.yaml; `capacity_bytes` replaces its total."""

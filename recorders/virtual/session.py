@@ -52,6 +52,7 @@ class Session:
     take_snapshot: Callable[[], dict[str, object]] | None = None  # PyTorch's dict, of the events so far
     inputs: dict[tuple[tuple[int, ...], str], int] = field(default_factory=dict)  # (shape, dtype) from the host: times
     notes: dict[str, int] = field(default_factory=dict)  # fidelity: what was assumed, and how often
+    assumed_reads: dict[tuple[str, int], None] = field(default_factory=dict)  # file and line; the last read comes last
 
     @property
     def target(self) -> GpuTarget:
@@ -86,6 +87,11 @@ class Session:
     def note(self, what: str) -> None:
         """Count an assumption that the report has to name."""
         self.notes[what] = self.notes.get(what, 0) + 1
+
+    def assumed_at(self, file: str, line: int) -> None:
+        """The host read a value that nobody computed, and got an assumed one."""
+        self.assumed_reads.pop((file, line), None)
+        self.assumed_reads[file, line] = None
 
 
 Installer = Callable[[Session], AbstractContextManager[object]]

@@ -3,8 +3,9 @@
 Nothing is computed on the virtual GPU, but small tensors that came from the host (lengths, masks, counters, the loss
 scale) keep their values: each small storage may have a shadow on the CPU, and an operation whose operands all have one
 is run on the shadows too. Any other value is unknown. Read by the host, it is False, 1 or 1.0 (and True for `all`,
-`isfinite` and `equal`): a loop goes on, a division works, and GradScaler finds no infinity. Each such read is noted
-with the script's line, because what the script does next may differ on a real GPU.
+`isfinite` and `equal`): a loop goes on, a division works, and GradScaler finds no infinity. Counts of unknown inputs
+(`bincount`, `histc`) are spread evenly and sum to the number of inputs, so that a script can split by them. Each such
+read is noted with the script's line, because what the script does next may differ on a real GPU.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .private import raw_is_meta, raw_storage
-from .scratch import Args, Kwargs
+from .scratch import Args, Arguments, Kwargs
 from .storages import RECORDS, Kind, StorageRecord
 from .unsupported import users_line
 
@@ -44,6 +45,7 @@ _ABSORBED = {  # one operand decides the result, whatever the other holds: how g
     _aten.bitwise_or_.Tensor: 1,
     _aten.logical_or.default: 1,
 }
+_COUNTS = frozenset((_aten.bincount.default, _aten.histc.default))  # of how many inputs fall into each bin
 _KEEPS = frozenset((_aten._amp_foreach_non_finite_check_and_unscale_.default,))  # found_inf stays what it was: 0
 
 
@@ -86,7 +88,9 @@ class Values:
         if facts is None:
             facts = self._facts[func] = _Facts(func)
         known = None if facts.opaque else _compute(func, args, kwargs)
-        if known is None:
+        if known is None and func in _COUNTS:
+            self._spread(func, args, kwargs, result)
+        elif known is None:
             _settle(func, args, kwargs, result, facts)
         elif not facts.written:
             _keep(result, *known)
@@ -100,9 +104,31 @@ class Values:
         kind = "bool" if tensor.dtype is torch.bool else "float" if tensor.is_floating_point() else "integer"
         answer = known if known is not None else torch.full(tensor.shape, kind != "bool", dtype=tensor.dtype)
         file, line = users_line()
-        said = {"bool": str(bool(known is not None)), "float": "1.0", "integer": "1"}[kind]
-        self._session.note(f"a {kind} value was read from the GPU at {file}:{line}: answered {said}")
+        self._session.note(f"a {kind} value was read from the GPU at {file}:{line}: answered {_said(answer)}")
+        self._session.assumed_at(file, line)
         return answer.clone()
+
+    def _spread(self, func: Any, args: Args, kwargs: Kwargs, result: torch.Tensor) -> None:
+        """Counts of inputs that nobody computed: as even as can be, and their sum is the number of inputs."""
+        arguments = Arguments(func, args, kwargs)
+        bins = result.numel()
+        if arguments.get("weights") is not None or not bins:
+            return
+        each, more = divmod(arguments.get("self").numel(), bins)
+        counts = torch.full((bins,), each, dtype=result.dtype)
+        counts[:more] += 1
+        _keep(result, counts, True)
+        file, line = users_line()
+        name = func.name().removeprefix("aten::")
+        self._session.note(f"the counts of {name} at {file}:{line} depend on values: spread evenly over the bins")
+
+
+def _said(answer: torch.Tensor) -> str:
+    """The value that an answer consists of; its range where there are several."""
+    if not answer.numel() or answer.is_complex():
+        return f"{answer.numel()} assumed values"
+    low, high = answer.min().item(), answer.max().item()
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _settle(func: Any, args: Args, kwargs: Kwargs, result: Any, facts: _Facts) -> None:

@@ -127,6 +127,18 @@ def test_the_scripts_own_status_comes_back_and_its_memory_is_recorded(tmp_path: 
     assert snapshot.recording.facts["ended"] in {"SystemExit", "ValueError"}
 
 
+@pytest.mark.parametrize("read", [True, False])
+def test_an_error_after_assumed_values_says_where_they_were_read(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], read: bool
+) -> None:
+    value = "x.max().long().item()" if read else "1"
+    result = launch(tmp_path, f"import torch\nx = torch.rand(9, device='cuda')\nn = {value}\nx.view(n, 4)\n")
+    assert result.exit_status == 1
+    said = [line for line in capfd.readouterr().err.splitlines() if "were assumed at" in line]
+    assert len(said) == read
+    assert all("train.py:3: the error may come from that" in line for line in said)
+
+
 def test_sigterm_leaves_a_snapshot(tmp_path: Path) -> None:
     path = script(
         tmp_path, "import time, torch\nx = torch.empty(1000, device='cuda')\nprint('up', flush=True)\ntime.sleep(60)\n"

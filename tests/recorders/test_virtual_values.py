@@ -134,3 +134,24 @@ def test_one_known_operand_can_decide(gpu: Session) -> None:
     unknown |= done
     assert unknown.tolist() == [True] * 3
     assert gpu.notes == {}
+
+
+def test_counts_of_unknown_values_sum_to_their_number(gpu: Session) -> None:
+    experts = torch.rand(1001, 8, device="cuda").argmax(1)
+    counts = torch.bincount(experts, minlength=8).tolist()
+    assert sum(counts) == 1001
+    assert max(counts) - min(counts) <= 1
+    ends = torch.bincount(experts, minlength=8).cumsum(0).tolist()
+    assert ends[-1] == 1001  # what is computed from the counts agrees with them
+    assert torch.histc(torch.rand(100, device="cuda"), bins=7).sum().item() == 100
+    assert len(torch.rand(1001, 4, device="cuda").split(counts)) == 8
+    assert any("the counts of bincount at" in note and "spread evenly" in note for note in gpu.notes)
+    assert any("answered 125 to 126" in note for note in gpu.notes)
+
+
+def test_weighted_and_known_counts_are_not_spread(gpu: Session) -> None:
+    known = torch.tensor([0, 0, 5]).cuda()
+    assert known.bincount(minlength=8).tolist() == [2, 0, 0, 0, 0, 1, 0, 0]
+    unknown = torch.rand(100, 8, device="cuda").argmax(1)
+    assert unknown.bincount(torch.rand(100, device="cuda"), 8).tolist() == [1.0] * 8
+    assert not any("spread evenly" in note for note in gpu.notes)
