@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from ...allocator.config import AllocatorConfig
+from ...allocator.driver import GRANULE
 from ...allocator.machine import Allocator, OutOfMemory
 from ...diagnosers.interface import CATEGORIES, Category
 from ...snapshots.model import Action
@@ -39,8 +40,13 @@ class GpuTarget:
 
     @property
     def capacity_bytes(self) -> int:
-        """What the allocator can get from the driver."""
-        return self.total_bytes - self.context_bytes
+        """What the allocator can get from the driver, which gives memory by whole granules of 2 MiB."""
+        return max(0, self.total_bytes - self.context_bytes) // GRANULE * GRANULE
+
+    @property
+    def outside_bytes(self) -> int:
+        """What the allocator cannot get: the context, and the piece of a granule beside it."""
+        return self.total_bytes - self.capacity_bytes
 
 
 class EventLog:

@@ -64,7 +64,7 @@ def build(
             versions={"torch": str(torch.__version__), "python": platform.python_version()},
             gpu=device.target.name,
             capacity_bytes=device.target.total_bytes,
-            outside_bytes=device.target.context_bytes,
+            outside_bytes=device.target.outside_bytes,
             rank=rank,
             world_size=world_size,
             categories=CATEGORIES,

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,21 @@ def test_memory_statistics_are_the_allocator_s(gpu: Session) -> None:
     assert torch.cuda.max_memory_allocated() == 0
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() == 0
+
+
+def test_what_is_free_is_whole_granules_of_the_driver() -> None:
+    """Whatever total and context are; and total, outside and free of the recording add up."""
+    odd = replace(A100_LIKE, total_bytes=42405855232 + 12345, context_bytes=522190848 + 7)
+    with virtual_session(odd) as session:
+        torch.zeros(1000, device="cuda")
+        free, total = torch.cuda.mem_get_info()
+        recording = session.snapshot().recording
+    assert free % (2 << 20) == 0
+    assert total == odd.total_bytes
+    assert 0 <= odd.total_bytes - odd.context_bytes - (2 << 20) - free < 2 << 20
+    assert recording is not None
+    assert recording.capacity_bytes == total
+    assert recording.outside_bytes == total - free - (2 << 20)
 
 
 def test_a_script_s_own_snapshot_is_the_recording(gpu: Session, tmp_path: Path) -> None:
