@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from . import (
     compiled,
     cuda_module,
+    data_parallel,
     distributed,
     face,
     factories,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 SHIMS: "tuple[Callable[[Session], AbstractContextManager[None]], ...]" = (
     streams.install,
     cuda_module.install,
+    data_parallel.install,
     graphs.install,
     compiled.install,
     face.install,
