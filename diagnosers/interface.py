@@ -115,7 +115,7 @@ class Cached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oom:
-    """The last `oom` event of the trace, and the state at it."""
+    """The `oom` event that the job failed with: the last of the trace, unless the job went on; and the state at it."""
 
     event: int
     requested_bytes: int  # rounded to 512 by the allocator
@@ -126,6 +126,14 @@ class Oom:
     step: int | None
     phase: str | None
     signs: int = 0  # what the stack of the request says: bits of attribution.signs.Sign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caught:
+    """Out-of-memory errors that the script caught and went on from."""
+
+    count: int
+    peak_after_bytes: int  # of requested bytes, after the last of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +167,7 @@ class DeviceProfile:
     device_snapshot: DeviceSnapshot
     recording: DeviceRecording | None
     problems: tuple[str, ...] = ()
+    caught: Caught | None = None  # only where the job did not fail with one
     block_sizes_exact: bool = False  # the replay reproduces the recording: block and cached bytes are PyTorch's own
 
     def bytes_of(self, category: Category) -> int:

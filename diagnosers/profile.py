@@ -1,6 +1,7 @@
 """From snapshots to the one record that causes, planner and reports read.
 
-The moment looked at is the last out-of-memory event where there is one, else the peak of requested bytes.
+The moment looked at is the out-of-memory event that the job failed with where there is one, else the peak of requested
+bytes. An out-of-memory error that the script caught and went on from is no failure.
 """
 
 from collections.abc import Sequence
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 from ..allocator.fragmentation import fit
 from ..allocator.rewind import pool_at
 from ..snapshots.columns import empty_trace
-from ..snapshots.model import Action, BlockState, DeviceRecording, DeviceSnapshot, Recording, Snapshot
+from ..snapshots.model import Action, BlockState, DeviceRecording, DeviceSnapshot, Recording, Snapshot, Trace
 from ..snapshots.timeline import Extent, extent, live_bytes, reserved_bytes
 from .attribution.attribute import Attributed, attribute
 from .attribution.facts import Facts, gather
+from .attribution.phases import OPTIMIZER
 from .attribution.steps import (
     Boundaries,
     find_boundaries,
@@ -31,6 +33,7 @@ from .interface import (
     Cached,
     Category,
     CategoryBytes,
+    Caught,
     Confidence,
     DeviceProfile,
     LiveBlock,
@@ -61,15 +64,18 @@ def profile_device(snapshot: Snapshot, device: DeviceSnapshot, rank: int = 0) ->
     facts = gather(snapshot, device)
     recording = snapshot.recording
     recorded = recording.devices.get(device.device) if recording else None
-    boundaries = _boundaries(facts, device, snapshot, recorded)
+    ooms = np.flatnonzero(device.trace.action == Action.OOM)
+    boundaries = _boundaries(facts, device, snapshot, recorded, bool(len(ooms)))
+    failed = bool(len(ooms)) and _failed(recording, int(ooms[-1]), facts, boundaries)
+    if len(ooms) and not failed:
+        boundaries = _boundaries(facts, device, snapshot, recorded, False)
     sizes = block_sizes(device, snapshot, facts)
     live, reserved = live_bytes(device), reserved_bytes(device)
-    ooms = np.flatnonzero(device.trace.action == Action.OOM)
-    moment = int(ooms[-1]) if len(ooms) else whole.peak_event
+    moment = int(ooms[-1]) if failed else whole.peak_event
     lines = Lines(snapshot)
     found = attribute(snapshot, device, moment, facts)
     blocks = _live_blocks(facts, found, sizes, recorded)
-    oom = _oom(device, moment, blocks, reserved, lines, recorded, facts, boundaries) if len(ooms) else None
+    oom = _oom(device, moment, blocks, reserved, lines, recorded, facts, boundaries) if failed else None
     return DeviceProfile(
         rank=rank,
         device=device.device,
@@ -88,7 +94,33 @@ def profile_device(snapshot: Snapshot, device: DeviceSnapshot, rank: int = 0) ->
         device_snapshot=device,
         recording=recorded,
         problems=(*snapshot.problems, *sizes.problems),
+        caught=None if failed or not len(ooms) else _caught(device.trace, int(ooms[-1]), live),
         block_sizes_exact=sizes.exact,
+    )
+
+
+def _failed(recording: Recording | None, last_oom: int, facts: Facts, boundaries: Boundaries) -> bool:
+    """Whether the job failed with its last out-of-memory event.
+
+    Our recordings know how the script ended. Otherwise it went on where a later step came to its optimizer; frees, or
+    a gradient reset, are also what an error handler does before it gives up.
+    """
+    told = recording.facts.get("out_of_memory") if recording else None
+    if isinstance(told, bool):
+        return told
+    if boundaries.source == "recorded":
+        return all(event < last_oom for event in boundaries.events)
+    steps = facts.phases.phase == OPTIMIZER
+    return not bool((facts.phases.run_start[steps] > last_oom).any())
+
+
+def _caught(trace: Trace, last_oom: int, live: NDArray[np.int64]) -> Caught:
+    """The peak from the first allocation after the last of them on: what came before it cleared the attempt away."""
+    allocs = np.flatnonzero(trace.action[last_oom:] == Action.ALLOC)
+    first = last_oom + int(allocs[0]) if len(allocs) else len(trace) - 1
+    return Caught(
+        count=int((trace.action == Action.OOM).sum()),
+        peak_after_bytes=int(live[first + 1 :].max()),
     )
 
 
@@ -105,12 +137,16 @@ def _state_only(device: DeviceSnapshot) -> tuple[DeviceSnapshot, Extent]:
 
 
 def _boundaries(
-    facts: Facts, device: DeviceSnapshot, snapshot: Snapshot, recorded: DeviceRecording | None
+    facts: Facts,
+    device: DeviceSnapshot,
+    snapshot: Snapshot,
+    recorded: DeviceRecording | None,
+    out_of_memory: bool,
 ) -> Boundaries:
     if not facts.events:
         return Boundaries((), "none found")
     if recorded is not None and recorded.marks:
-        found = recorded_boundaries(recorded.marks, facts.events - 1, facts.phases.ends_out_of_memory)
+        found = recorded_boundaries(recorded.marks, facts.events - 1, out_of_memory)
         if found.events:
             return found  # else an evaluation: no optimizer ends a step
     return find_boundaries(facts, device.trace, snapshot.annotations)

@@ -102,7 +102,7 @@ def record(spec: RunSpec, recorder: Recorder, rank: int) -> Outcome:
         nonlocal dumped
         if not dumped:
             dumped = True
-            writer.dump(_cut_short(recorder.snapshot((spec.script, *spec.args)), error), path)
+            writer.dump(_with_ending(recorder.snapshot((spec.script, *spec.args)), recorder, error), path)
 
     recorder.hooks.before_stop = dump
     pid = os.getpid()
@@ -125,17 +125,19 @@ def record(spec: RunSpec, recorder: Recorder, rank: int) -> Outcome:
     return outcome
 
 
-def _cut_short(snapshot: Snapshot, error: BaseException | None) -> Snapshot:
-    """The snapshot, with the fact `ended` where an error of the script's own cut the run short: it shows no more than
-    the memory until then.
+def _with_ending(snapshot: Snapshot, recorder: Recorder, error: BaseException | None) -> Snapshot:
+    """The snapshot, with the fact `out_of_memory`: whether the script failed with one, not whether it caught any; and
+    the fact `ended` where an error of the script's own cut the run short: it shows no more than the memory until then.
     """
     from .hooks import StopAfterSteps
 
-    if error is None or snapshot.recording is None or isinstance(error, StopAfterSteps):
+    if snapshot.recording is None:
         return snapshot
-    if isinstance(error, SystemExit) and exit_status_of(error) == 0:
-        return snapshot
-    facts = {**snapshot.recording.facts, "ended": type(error).__name__}
+    outcome = outcome_of(error, recorder.hooks.completed, oom_at_end=recorder.out_of_memory_at_end())
+    facts = {**snapshot.recording.facts, "out_of_memory": outcome.out_of_memory}
+    whole = error is None or isinstance(error, StopAfterSteps)
+    if not whole and not (isinstance(error, SystemExit) and exit_status_of(error) == 0):
+        facts["ended"] = type(error).__name__
     return replace(snapshot, recording=replace(snapshot.recording, facts=facts))
 
 

@@ -1,6 +1,6 @@
 """Puts diagnosis, plan and gate into the record that the renderers take."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..diagnosers.interface import DeviceProfile, Diagnosis, Location, MemoryProfile
@@ -59,8 +59,19 @@ def verdict_of(diagnosis: Diagnosis) -> Verdict:
         out_of_memory=bool(failed),
         rank=worst.rank,
         device=worst.device,
-        summary=_failure(worst) if failed else _peak(worst),
+        summary=_failure(worst) if failed else " ".join(filter(None, (_peak(worst), _caught(devices)))),
     )
+
+
+def _caught(devices: Sequence[DeviceProfile]) -> str:
+    """What a retry made of it: the peak of the whole run holds the attempts that failed as well."""
+    caught = [device.caught for device in devices if device.caught is not None]
+    if not caught:
+        return ""
+    count = sum(each.count for each in caught)
+    after = size(max(each.peak_after_bytes for each in caught))
+    errors = "One out-of-memory error was" if count == 1 else f"{count} out-of-memory errors were"
+    return f"{errors} caught on the way; the script went on and its peak afterwards was {after} of tensors."
 
 
 def _failure(device: DeviceProfile) -> str:

@@ -152,3 +152,42 @@ def test_a_script_that_fails_cannot_be_judged(oomdoc: Run, tmp_path: Path) -> No
     done = oomdoc("gate", "--budget", "1GiB", "--gpu", "t4", path)
     assert done.returncode == 3
     assert "the gate cannot judge it" in done.stderr
+
+
+RETRY = """
+import torch
+
+model = torch.nn.Linear(4096, 4096, bias=False, device="cuda")
+optimizer = torch.optim.SGD(model.parameters())
+batch = 1 << 17
+for step in range(3):
+    while True:
+        try:
+            loss = model(torch.ones(batch, 4096, device="cuda")).sum()
+            loss.backward()
+            break
+        except torch.OutOfMemoryError:
+            batch //= 2
+    optimizer.step()
+    optimizer.zero_grad()
+print("trained with", batch)
+"""
+
+
+def test_caught_errors_are_no_failure(oomdoc: Run, tmp_path: Path) -> None:
+    """Report, gate and plan judge how the script ended; the report says what it caught, in one sentence."""
+    path = tmp_path / "retry.py"
+    path.write_text(RETRY)
+    done = oomdoc("run", "--gpu", "a100-40gb", "--capacity", "1GiB", "-o", "here", "--format", "json", path)
+    assert done.returncode == 0, done.stderr
+    report = report_of(done.stdout)
+    assert report["verdict"]["out_of_memory"] is False
+    assert report["devices"][0]["oom"] is None
+    tried = int(done.stderr.split("trained with ")[1].split()[0])
+    halvings = (1 << 17).bit_length() - tried.bit_length()
+    assert halvings > 1
+    assert f"{halvings} out-of-memory errors were caught on the way; the script" in report["verdict"]["summary"]
+    assert oomdoc("gate", "--budget", "1GiB", "here").returncode == 0
+    planned = oomdoc("plan", "--no-verify", "here")
+    assert planned.returncode == 0
+    assert "NO OUT OF MEMORY" in planned.stdout
