@@ -20,6 +20,9 @@ from typing import IO, Any, Literal
 OnProgress = Callable[[Mapping[str, Any]], None]
 SPEC_FILE = "spec.json"
 PROGRESS_FD = "OOMDOC_PROGRESS_FD"  # the fd that the child writes JSON lines to
+INTERRUPTED_RECORD = {"interrupted": True}  # such a line: a SIGINT has come to the child
+INTERRUPTED = 130
+GRACE_SECONDS = 1.0  # in which the child says that it has the SIGINT too
 DEFAULT_STEPS = 4  # virtual: gradients, optimizer state and the allocator's cache are steady by then
 
 
@@ -79,10 +82,13 @@ def run(spec: RunSpec, on_progress: OnProgress | None = None) -> RunResult:
         )
     finally:
         os.close(write_fd)
-    reader = threading.Thread(target=_read_progress, args=(os.fdopen(read_fd), on_progress), daemon=True)
+    interrupts = Interrupts(child)
+    reader = threading.Thread(target=_read_progress, args=(os.fdopen(read_fd), on_progress, interrupts), daemon=True)
     reader.start()
-    with _forwarding(child):
+    with _forwarding(child, interrupts):
         exit_status = child.wait()
+    if interrupts.terminated:
+        exit_status = INTERRUPTED
     reader.join(timeout=1)
     return collect(spec, exit_status)
 
@@ -164,22 +170,58 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
 
 
-def _read_progress(pipe: IO[str], on_progress: OnProgress | None) -> None:
+def _read_progress(pipe: IO[str], on_progress: OnProgress | None, interrupts: "Interrupts") -> None:
     with pipe:
         for line in pipe:
             with contextlib.suppress(ValueError):
                 record = json.loads(line)
-                if on_progress is not None and isinstance(record, dict):
+                if record == INTERRUPTED_RECORD:
+                    interrupts.received.set()
+                elif on_progress is not None and isinstance(record, dict):
                     on_progress(record)
 
 
+class Interrupts:
+    """SIGINT to us. From a terminal it goes to the child as well, which says so; if it does not, we pass it on.
+
+    A script that cleans up after the first one is not disturbed by the same one twice. A second one terminates it.
+    """
+
+    def __init__(self, child: "subprocess.Popen[bytes]") -> None:
+        self.child = child
+        self.received = threading.Event()
+        self.terminated = False
+        self._pending: threading.Timer | None = None
+
+    def handle(self, number: int, _: object) -> None:
+        if self._pending is None:
+            self._pending = threading.Timer(GRACE_SECONDS, self._pass_on)
+            self._pending.daemon = True
+            self._pending.start()
+        else:
+            self.terminated = True
+            _signal(self.child, signal.SIGTERM)
+
+    def _pass_on(self) -> None:
+        if not self.received.is_set():
+            _signal(self.child, signal.SIGINT)
+
+    def cancel(self) -> None:
+        if self._pending is not None:
+            self._pending.cancel()
+
+
+def _signal(child: "subprocess.Popen[bytes]", number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        child.send_signal(number)
+
+
 @contextmanager
-def _forwarding(child: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """SIGTERM and SIGHUP go on to the child; on Ctrl-C the terminal tells the child itself, and we wait for it."""
+def _forwarding(child: "subprocess.Popen[bytes]", interrupts: Interrupts) -> Iterator[None]:
+    """SIGTERM and SIGHUP go on to the child; SIGINT where it has not come to it."""
 
     def forward(number: int, _: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            child.send_signal(number)
+        _signal(child, number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -187,11 +229,12 @@ def _forwarding(child: "subprocess.Popen[bytes]") -> Iterator[None]:
     handlers: Sequence[tuple[signal.Signals, Any]] = (
         (signal.SIGTERM, forward),
         (signal.SIGHUP, forward),
-        (signal.SIGINT, signal.SIG_IGN),
+        (signal.SIGINT, interrupts.handle),
     )
     previous = {number: signal.signal(number, handler) for number, handler in handlers}
     try:
         yield
     finally:
+        interrupts.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -8,11 +8,13 @@ Written when the hooks see a change, so that no thread is needed (a script may f
 import contextlib
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
-from .launch import PROGRESS_FD
+from .launch import INTERRUPTED_RECORD, PROGRESS_FD
 from .recorder import Recorder
 
 INTERVAL_SECONDS = 0.2
@@ -35,13 +37,24 @@ class Progress:
             return
         progress = cls(recorder, int(fd))
         recorder.hooks.on_change = progress.tick
+        previous = signal.getsignal(signal.SIGINT)
+        if previous is signal.default_int_handler:
+            signal.signal(signal.SIGINT, progress.interrupted)
         try:
             yield
         finally:
+            if signal.getsignal(signal.SIGINT) == progress.interrupted:
+                signal.signal(signal.SIGINT, previous)
             recorder.hooks.on_change = None
             progress.write()
             with contextlib.suppress(OSError):
                 os.close(progress._fd)
+
+    def interrupted(self, number: int, frame: FrameType | None) -> None:
+        """Tells the launcher that it need not pass the SIGINT on; then as Python does."""
+        with contextlib.suppress(OSError):
+            os.write(self._fd, (json.dumps(INTERRUPTED_RECORD) + "\n").encode())
+        signal.default_int_handler(number, frame)
 
     def tick(self) -> None:
         now = time.monotonic()

@@ -1,11 +1,14 @@
 """`launch.run` runs an unmodified script in a child, and what the child leaves is whole however the script ends."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +158,64 @@ def test_sigterm_leaves_a_snapshot(tmp_path: Path) -> None:
     assert parent.wait(timeout=120) == 143
     assert extent(reader.load(tmp_path / "out" / "rank0.pickle").devices[0]).final == 4000
     assert json.loads((tmp_path / "out" / "rank0.status.json").read_text())["exit_status"] == 143
+
+
+SLEEPS = """\
+import sys, time, torch
+x = torch.empty(1000, device="cuda")
+print("up", flush=True)
+for _ in range(int(sys.argv[1])):
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("caught", flush=True)
+        time.sleep(2.5)
+        raise SystemExit(9)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def sleeper(tmp_path: Path, catches: int) -> Iterator["subprocess.Popen[bytes]"]:
+    """A launcher in a process group of its own, whose script is up."""
+    path = script(tmp_path, SLEEPS)
+    code = (
+        "import sys; from pathlib import Path; from oomdoc.recorders.launch import RunSpec, run\n"
+        f"spec = RunSpec(script={str(path)!r}, args=({str(catches)!r},), run_dir=Path({str(tmp_path / 'out')!r}), "
+        "gpu='t4')\nstatus = run(spec).exit_status\nsys.exit(128 - status if status < 0 else status)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"up\n"
+        yield parent
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+
+
+def test_a_sigint_to_the_launcher_alone_ends_the_script(tmp_path: Path) -> None:
+    with sleeper(tmp_path, 0) as parent:
+        parent.send_signal(signal.SIGINT)
+        assert parent.wait(timeout=60) == 130
+    assert extent(reader.load(tmp_path / "out" / "rank0.pickle").devices[0]).final == 4000
+
+
+def test_a_sigint_to_the_whole_group_comes_to_the_script_once(tmp_path: Path) -> None:
+    """As from a terminal: the script has time to clean up, longer than the launcher waits to hear of it."""
+    with sleeper(tmp_path, 1) as parent:
+        os.killpg(parent.pid, signal.SIGINT)
+        assert parent.wait(timeout=60) == 9
+
+
+def test_a_second_sigint_terminates(tmp_path: Path) -> None:
+    with sleeper(tmp_path, 1) as parent:
+        parent.send_signal(signal.SIGINT)
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"caught\n"
+        parent.send_signal(signal.SIGINT)
+        assert parent.wait(timeout=60) == 130
 
 
 def test_a_missing_script_is_a_usage_error_in_one_line(tmp_path: Path) -> None:
