@@ -1,7 +1,8 @@
 """Evaluate under `torch.no_grad()` (or `inference_mode`), so that nothing is saved for a backward that never comes.
 
-Applies when: the peak is in a forward that no backward follows, and it keeps activations as a training forward does.
-Saves: the activations that such a forward saves.
+Applies when: the peak is in a forward that no backward follows, and it keeps activations as a training forward does:
+in evaluation beside training, or in a job that only infers, also one that runs out of memory.
+Saves: the activations that such a forward saves; what it returns stays for as long as it is held.
 Costs: nothing; it is faster.
 Numerics: identical.
 Conflicts: no_grad must be active where the model runs: a generator or a thread that was started outside does not
@@ -13,16 +14,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, NotApplicable, Numerics, Setting
 from .passes import is_training, iterations, saved_rows
-from .whatif_timeline import Mask, Timeline
+from .whatif_timeline import FORWARD, Mask, Run, Timeline
 
 NAME = "no-grad-evaluation"
 NUMERICS = Numerics.IDENTICAL
 LEAST_SHARE = 0.05  # of the peak
+READ_BY = 5  # allocations after its own, at most, that read an activation
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
@@ -38,42 +42,134 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     timeline, rows = case.timeline, _kept(case)
     if not rows.any():
         return NotApplicable(NAME, _why_not(case))
-    order = np.sort(timeline.birth)
-    death = timeline.death.copy()
-    # an activation is read by the next operations and then dropped
-    soon = np.searchsorted(order, timeline.birth[rows], side="right") + 4
-    death[rows] = np.minimum(death[rows], order[np.minimum(soon, len(order) - 1)] + 0.5)
+    inference = _only_infers(case)
+    low = high = None
+    doubt = ""
+    end = _read_by(timeline, rows, READ_BY)
+    if inference:
+        held_by_frames = np.where(rows, np.maximum(end, _block_ends(case)), np.inf)
+        inputs = _inputs_held(timeline)
+        end = np.minimum(_read_by(timeline, rows, READ_BY // 2), inputs)
+        low = _ending(timeline, np.minimum(_read_by(timeline, rows, 1), _inputs_held(timeline, since=0.0)))
+        high = _ending(timeline, held_by_frames)
+        doubt = "what a forward returns is taken to be the last tensor that it makes"
+        if np.isfinite(inputs).any():
+            doubt += ", and inputs to be held by the graph alone"
     held = int(timeline.size[rows].sum())
     return Change(
         setting=Setting(name=NAME, options={}),
-        expected=timeline.copies(
-            np.arange(len(timeline)), birth=timeline.birth, death=np.maximum(death, timeline.birth + 0.5)
-        ),
-        low=None,
-        high=None,
+        expected=_ending(timeline, end),
+        low=low,
+        high=high,
         step_time_factor=Band(low=1.0, expected=1.0, high=1.0),
         numerics=NUMERICS,
-        why=f"{size(held)} are saved by a forward that no backward follows",
+        why=f"{size(held)} are saved by {'forwards' if inference else 'a forward'} that no backward follows",
+        doubt=doubt,
     )
+
+
+def _read_by(timeline: Timeline, rows: Mask, allocations: int) -> NDArray[np.float64]:
+    """By row: when it is dropped, read by so many of the next allocations; inf where it is not of `rows`."""
+    order = np.sort(timeline.birth)
+    soon = np.searchsorted(order, timeline.birth[rows], side="right") + allocations - 1
+    end = np.full(len(timeline), np.inf)
+    end[rows] = order[np.minimum(soon, len(order) - 1)] + 0.5
+    return end
+
+
+def _ending(timeline: Timeline, end: NDArray[np.float64]) -> Timeline:
+    """No row lives longer than its `end`."""
+    death = np.maximum(np.minimum(timeline.death, end), timeline.birth + 0.5)
+    return timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death)
 
 
 def _why_not(case: Case) -> str:
     timeline = case.timeline
-    if not any(is_training(each, timeline) for each in iterations(timeline)):
-        return "no backward is in the trace: what no_grad would free is estimated only beside training (see OOM011)"
-    if case.profile.oom is not None:
-        return "the trace ends in an out-of-memory: the last forward may have had its backward still to come"
-    return "every forward of the trace is followed by a backward"
+    if _trains(case):
+        if case.profile.oom is not None:
+            return "the trace ends in an out-of-memory: the last forward may have had its backward still to come"
+        return "every forward of the trace is followed by a backward"
+    if not _forwards(timeline):
+        return "no forward of a model is in the trace"
+    if not _only_infers(case):
+        return "no backward is in the trace, but one may have been still to come: it was cut off, or had an optimizer"
+    return "the forwards of the trace keep nothing but what they return"
+
+
+def _trains(case: Case) -> bool:
+    return any(is_training(each, case.timeline) for each in iterations(case.timeline))
+
+
+def _only_infers(case: Case) -> bool:
+    """Forwards, and no sign that a backward was to come: a recording that was cut needs a complete one before."""
+    timeline = case.timeline
+    if _trains(case) or case.facts.optimizers:
+        return False
+    if timeline.is_category(Category.GRADIENT, Category.OPTIMIZER_STATE).any():
+        return False
+    recording = case.profile.snapshot.recording
+    cut = case.profile.oom is not None or (recording is not None and "ended" in recording.facts)
+    return len(_forwards(timeline)) > int(cut)
+
+
+def _forwards(timeline: Timeline) -> list[Run]:
+    return [run for run in timeline.runs if run.phase == FORWARD]
 
 
 def _kept(case: Case) -> Mask:
-    """Saved by the last forward of a trace that trained before and did not end in an out-of-memory."""
+    """Saved by a forward that no backward follows.
+
+    Of pure inference, what outlives its forward, the output (its last tensor) not among them. Beside training, what
+    the last forward saved, unless an out-of-memory ended the trace.
+    """
     timeline: Timeline = case.timeline
     found = np.zeros(len(timeline), np.bool_)
-    passes = iterations(timeline)
-    if case.profile.oom is not None or not any(is_training(each, timeline) for each in passes):
+    if _only_infers(case):
+        for run in _forwards(timeline):
+            found[_outliving(timeline, run)[:-1]] = True
         return found
-    for iteration in passes:
+    if case.profile.oom is not None or not _trains(case):
+        return found
+    for iteration in iterations(timeline):
         if not is_training(iteration, timeline):
             found |= saved_rows(timeline, iteration)
     return found
+
+
+def _outliving(timeline: Timeline, run: Run) -> NDArray[np.intp]:
+    """Activations made in this forward that are alive when it ends, by birth."""
+    born = (timeline.birth >= run.start) & (timeline.birth < run.end)
+    rows = np.flatnonzero(timeline.is_category(Category.ACTIVATION) & born & (timeline.death >= run.end))
+    return rows[np.argsort(timeline.birth[rows], kind="stable")]
+
+
+def _inputs_held(timeline: Timeline, since: float | None = None) -> NDArray[np.float64]:
+    """By row: the end of the forward after its own, for an input made between two forwards that outlives that; inf.
+
+    What is made before the first forward may be a data set that stays; with `since` it is an input from there on.
+    """
+    end = np.full(len(timeline), np.inf)
+    forwards = _forwards(timeline)
+    starts = [forwards[0].start if since is None else since, *(run.end for run in forwards)]
+    inputs = timeline.is_category(Category.INPUT)
+    for start, own, after in zip(starts, forwards, forwards[1:], strict=False):
+        held = inputs & (timeline.birth >= start) & (timeline.birth < own.start) & (timeline.death > after.end)
+        end[held] = after.end
+    return end
+
+
+def _block_ends(case: Case) -> NDArray[np.float64]:
+    """By row: the last birth inside the block, and the forward, that made it; the frames of a block may hold its input.
+
+    Rows outside the repeated blocks: their own birth.
+    """
+    timeline = case.timeline
+    end: NDArray[np.float64] = timeline.birth.copy()
+    inside = [timeline.under(path) for path in case.facts.blocks]
+    for run in _forwards(timeline):
+        born = (timeline.birth >= run.start) & (timeline.birth < run.end)
+        for mine in inside:
+            rows = np.flatnonzero(born & mine)
+            if len(rows):
+                end[rows] = timeline.birth[rows].max() + 0.5
+    return end

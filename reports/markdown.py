@@ -7,6 +7,7 @@ from ..remedies.interface import Candidate, Plan
 from .figures import assumed, estimated_bytes, grouped, parts
 from .json import inconclusive
 from .model import DeviceReplay, Gate, Report
+from .shortlist import all_over, heading, listed
 from .text import CONTROLS, band, change, device_title, factor, maybe_size, moment, percent, place, site_place, size
 
 _CALL_SITES = 10
@@ -29,7 +30,7 @@ def render(report: Report) -> str:
         blocks.append("### Causes")
         blocks += [_finding(finding, report) for finding in report.diagnosis.findings]
     if report.plan is not None:
-        blocks.append(_plan(report.plan))
+        blocks.append(_plan(report.plan, out_of_memory=report.verdict.out_of_memory))
     lines = assumed(report.diagnosis.profile)
     if lines:
         blocks.append("### Assumed by the recorder")
@@ -103,7 +104,7 @@ def _finding(finding: Finding, report: Report) -> str:
     return "\n".join(lines)
 
 
-def _plan(plan: Plan) -> str:
+def _plan(plan: Plan, *, out_of_memory: bool) -> str:
     if not plan.candidates:
         return "### Remedies\n\nNo remedy applies."
     rows = (
@@ -115,10 +116,11 @@ def _plan(plan: Plan) -> str:
             each.estimate.numerics.value,
             inert(each.estimate.why),
         )
-        for each in plan.candidates
+        for each in listed(plan)
     )
     header = ("change", "predicted peak", "verified peak", "step time", "numerics", "why")
-    return f"### Remedies\n\n{table(header, rows, right=(1, 2, 3))}"
+    lead = f"{heading(plan, out_of_memory=True)}\n\n" if out_of_memory and all_over(plan) else ""
+    return f"### Remedies\n\n{lead}{table(header, rows, right=(1, 2, 3))}"
 
 
 def _verified(candidate: Candidate) -> str:

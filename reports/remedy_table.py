@@ -1,12 +1,13 @@
 """The ranked table of a plan, and the reasons behind its first rows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ..remedies.interface import Candidate, Plan
+from .shortlist import listed
 from .text import band, change, factor, size
 
 _FITS = {True: ("fits", "green"), False: ("over", "red"), None: ("?", "yellow")}
@@ -19,15 +20,18 @@ def remedies(plan: Plan, width: int) -> Iterator[RenderableType]:
     if not plan.candidates:
         yield Text("No remedy applies; the reasons are below.", style="dim")
         return
-    yield _table(plan, wide=width >= 110)
-    if len(plan.candidates) > _ROWS:
-        yield Text(f"{len(plan.candidates) - _ROWS} more in --format json", style="dim")
+    shown = listed(plan)
+    yield _table(shown[:_ROWS], wide=width >= 110)
+    hidden = len(plan.candidates) - len(shown[:_ROWS])
+    if hidden:
+        over = ", those that do not fit among them" if len(shown) < len(plan.candidates) else ""
+        yield Text(f"{hidden} more in --format json{over}", style="dim")
     yield Text("")
-    for number, candidate in enumerate(plan.candidates[:_REASONS], 1):
+    for number, candidate in enumerate(shown[:_REASONS], 1):
         yield Text.assemble((f"{number}. {candidate.name}: ", "bold"), candidate.estimate.why)
 
 
-def _table(plan: Plan, *, wide: bool) -> Table:
+def _table(candidates: Sequence[Candidate], *, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("#", justify="right", no_wrap=True)
     table.add_column("change", ratio=1, overflow="fold")
@@ -35,7 +39,7 @@ def _table(plan: Plan, *, wide: bool) -> Table:
     table.add_column("verified\npeak", justify="right", no_wrap=True)
     table.add_column("step\ntime", justify="right", no_wrap=True)
     table.add_column("numerics", no_wrap=True)
-    for number, candidate in enumerate(plan.candidates[:_ROWS], 1):
+    for number, candidate in enumerate(candidates, 1):
         estimate = candidate.estimate
         peak, time = estimate.predicted_peak_bytes, estimate.step_time_factor
         table.add_row(

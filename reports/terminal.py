@@ -15,6 +15,7 @@ from .figures import assumed, estimated_bytes, grouped
 from .json import inconclusive
 from .model import DeviceReplay, Excerpt, Gate, Report
 from .remedy_table import remedies
+from .shortlist import heading
 from .text import device_title, maybe_size, moment, percent, place, short_path, site_place, size
 
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold blue"}
@@ -44,7 +45,7 @@ def _body(report: Report, console: Console) -> Iterator[RenderableType]:
                 yield Text("")
             yield _finding(number, finding, report)
     if report.plan is not None:
-        yield _heading("What would make it fit" if report.verdict.out_of_memory else "What would save memory")
+        yield _heading(heading(report.plan, out_of_memory=report.verdict.out_of_memory))
         yield from remedies(report.plan, console.width)
     yield from _assumed(report)
     yield from _reasons(report)

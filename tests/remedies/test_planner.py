@@ -9,7 +9,7 @@ from oomdoc.remedies.all_remedies import REMEDIES
 from oomdoc.remedies.config_file import OPTIONS
 from oomdoc.remedies.estimating import case_of
 from oomdoc.remedies.interface import Candidate, Job, NotApplicable, Numerics, Setting, Verified
-from oomdoc.remedies.planner import plan
+from oomdoc.remedies.planner import estimate, plan
 
 LM = ("train_lm.py", ("--device", "cuda", "--width", "512", "--depth", "6", "--batch-size", "64", "--dropout", "0.1"))
 MIB = 1 << 20
@@ -150,10 +150,43 @@ def test_every_remedy_has_a_page_with_the_same_headings(name: str) -> None:
 
 
 def test_a_remedy_that_cannot_be_judged_gives_the_true_reason(record: Callable[..., DeviceProfile]) -> None:
-    """Inference alone has no backward, and the plan must not say that it has one."""
+    """A cut recording of one forward says that a backward may have been to come, not that it came."""
     remedy = REMEDIES["no-grad-evaluation"]
-    inference, training = (remedy.settings(case_of(record(s), _job())) for s in ("serve.py", "train_encoder.py"))
-    assert isinstance(inference, NotApplicable)
-    assert inference.reason.startswith("no backward is in the trace")
-    assert isinstance(training, NotApplicable)
-    assert training.reason == "every forward of the trace is followed by a backward"
+    first = record("serve.py", ("1",), (), 1, 700 * MIB)  # runs out of memory in its first forward
+    assert first.oom is not None
+    training = record("train_encoder.py")
+    reasons = {}
+    for name, profile in (("first", first), ("training", training)):
+        found = remedy.settings(case_of(profile, _job()))
+        assert isinstance(found, NotApplicable)
+        reasons[name] = found.reason
+    assert "may have been still to come" in reasons["first"]
+    assert reasons["training"] == "every forward of the trace is followed by a backward"
+
+
+@pytest.mark.parametrize("keep", ["", "keep"])
+def test_inference_that_forgets_no_grad_is_predicted_without_its_graphs(
+    record: Callable[..., DeviceProfile], keep: str
+) -> None:
+    """Against a run under no_grad, with the outputs dropped and with all of them kept."""
+    graphs, truth = (record("serve.py", ("12", *([keep] if keep else []), *more)) for more in ((), ("no_grad",)))
+    found = estimate("no-grad-evaluation", graphs, _job())
+    assert not isinstance(found, NotApplicable)
+    band = found[0].predicted_peak_bytes
+    peak = truth.peak.allocated_bytes
+    assert peak is not None
+    assert band.low <= peak <= band.high
+    assert abs(band.expected - peak) <= 0.1 * peak
+    assert peak < 0.7 * (graphs.peak.allocated_bytes or 0)
+
+
+def test_inference_that_runs_out_of_memory_gets_no_grad_first(record: Callable[..., DeviceProfile]) -> None:
+    """Outputs appended without no_grad: what would be live without the graphs, from the cut recording and the whole."""
+    arguments = ("12", "keep")
+    cut = record("serve.py", arguments, (), 1, 1100 * MIB)
+    assert cut.oom is not None
+    job = replace(_job(), capacity_bytes=598 * MIB)
+    assert plan(cut, job).candidates[0].name == "no-grad-evaluation"
+    whole = plan(cut, job, whole=MemoryProfile(devices=(record("serve.py", arguments),)))
+    assert whole.candidates[0].name == "no-grad-evaluation"
+    assert whole.candidates[0].fits

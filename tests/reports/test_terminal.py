@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oomdoc.diagnosers.interface import CallSite, Category, Location
-from oomdoc.reports import terminal
+from oomdoc.remedies.interface import Verified
+from oomdoc.reports import markdown, terminal
 from oomdoc.reports.bars import stacked
 from oomdoc.reports.figures import Part, grouped, parts
 from oomdoc.reports.model import Report
@@ -141,3 +142,25 @@ def test_layers_are_one_row_of_the_table() -> None:
     assert [(row.bytes, row.count, row.module) for row in rows] == [
         (9, 1, None), (7, 2, "blocks.*.mlp"), (5, 1, "blocks.0.mlp2"), (1, 1, "h.1"),
     ]  # fmt: skip
+
+
+def test_what_does_not_fit_is_no_way_to_make_it_fit(report: Report) -> None:
+    """Shown only where nothing fits, under a heading that says so, the closest first."""
+    plan = report.plan
+    assert plan is not None
+    first, second, third = plan.candidates
+    seen = Verified(on="virtual", peak_bytes=60 << 30, reserved_bytes=60 << 30, fits=False)
+    over = replace(second, fits=False)
+    refuted = replace(first, verified=seen)
+    some = replace(report, plan=replace(plan, candidates=(third, refuted, over)))
+    for text in (terminal.render(some, width=200), markdown.render(some)):
+        rows = text[re.search("What would make it fit|### Remedies", text).start() :]  # type: ignore[union-attr]
+        assert "mixed-precision" in rows
+        assert "gradient-accumulation" not in rows
+        assert "Nothing tried" not in rows
+    assert "2 more in --format json, those that do not fit among them" in terminal.render(some, width=200)
+    none = replace(report, plan=replace(plan, candidates=(refuted, over)))
+    for text in (terminal.render(none, width=200), markdown.render(none)):
+        after = text[text.index("Nothing tried makes it fit; closest:") :]
+        assert after.index("gradient-accumulation") < after.index("activation-checkpointing")
+        assert "What would make it fit" not in text

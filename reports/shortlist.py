@@ -1,0 +1,33 @@
+"""Which candidates of a plan are shown, and under what heading: one that does not fit makes nothing fit."""
+
+from ..remedies.interface import Candidate, Plan
+
+
+def heading(plan: Plan, *, out_of_memory: bool) -> str:
+    """Over the table: what its rows are."""
+    if not out_of_memory:
+        return "What would save memory"
+    if all_over(plan):
+        return "Nothing tried makes it fit; closest:"
+    return "What would make it fit"
+
+
+def listed(plan: Plan) -> tuple[Candidate, ...]:
+    """Without those that do not fit; where none does, all, the closest first."""
+    able = tuple(each for each in plan.candidates if not does_not_fit(each))
+    return able or tuple(sorted(plan.candidates, key=_peak))
+
+
+def all_over(plan: Plan) -> bool:
+    return bool(plan.candidates) and all(map(does_not_fit, plan.candidates))
+
+
+def does_not_fit(candidate: Candidate) -> bool:
+    """Seen not to fit, else predicted not to."""
+    seen = candidate.verified
+    return candidate.fits is False if seen is None or seen.error is not None else not seen.fits
+
+
+def _peak(candidate: Candidate) -> int:
+    seen = candidate.verified
+    return candidate.estimate.predicted_peak_bytes.expected if seen is None or seen.error else seen.peak_bytes
