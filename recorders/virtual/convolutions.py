@@ -7,12 +7,16 @@ estimated. `torch.backends.cudnn.benchmark` tries several plans, which can only 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .reduction_scratch import kernel_scratch
 from .scratch import Args, Arguments, Kwargs, Scratch, Target
+from .storages import is_virtual
+
+if TYPE_CHECKING:
+    from .tracker import Tracker
 
 WORKSPACE = "cuDNN convolution workspace (not published; bounded by the channels-last copies of its tensors)"
 COPY = "operand brought into the convolution's memory format (ATen/native/Convolution.cpp)"
@@ -53,10 +57,11 @@ def backward(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) ->
 
 def channels_last(x: torch.Tensor, weight: torch.Tensor) -> bool:
     """cudnn_conv_suggest_memory_format: channels last as soon as input or weight is."""
-    return any(_is_channels_last(t) for t in (x, weight))
+    return any(is_channels_last(t) for t in (x, weight))
 
 
-def _is_channels_last(t: torch.Tensor) -> bool:
+def is_channels_last(t: torch.Tensor) -> bool:
+    """Its strides are channels last and not those of a contiguous tensor as well."""
     if t.dim() not in (4, 5) or t.shape[1] == 1 or t.is_contiguous():
         return False
     return t.is_contiguous(memory_format=torch.channels_last if t.dim() == 4 else torch.channels_last_3d)
@@ -98,6 +103,25 @@ def _brief(scratch: Scratch, until: int) -> Scratch:
     return Scratch(bytes=scratch.bytes, source=scratch.source, estimated=scratch.estimated, until=until)
 
 
+def in_its_format(tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
+    """cuDNN's output is channels last where input or weight is (determine_backend_memory_format, Convolution.cpp).
+
+    The meta kernel of torch 2.13 makes every output contiguous, because a meta tensor has no backend.
+    """
+    arguments = Arguments(func, args, kwargs)
+    x, weight = arguments.get("input"), arguments.get("weight")
+    if not is_virtual(x) or not channels_last(x, weight) or _depthwise_kernel(x, weight, arguments.get("groups", 1)):
+        return NotImplemented
+    last = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+
+    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+        out: torch.Tensor = func(*args, **kwargs)
+        return torch.empty_like(out, memory_format=last)
+
+    return tracker.call(func, args, kwargs, run=run)
+
+
+HANDLERS = {_aten.convolution.default: in_its_format}
 ESTIMATORS = {
     _aten.convolution.default: forward,
     _aten.convolution_backward.default: backward,

@@ -6,11 +6,17 @@ from typing import Any
 
 import torch
 
+from .convolutions import is_channels_last
 from .reduction_scratch import kernel_scratch
 from .scratch import Args, Arguments, Kwargs, Scratch, Target, contiguous_strides
 
 LAYER_NORM = "LaunchGammaBetaBackwardCUDAKernel (ATen/native/cuda/layer_norm_kernel.cu)"
 GROUP_NORM = "GroupNormKernelImplInternal (ATen/native/cuda/group_norm_kernel.cu)"
+BATCH_NORM = (
+    "cuDNN batch norm of channels-last tensors in training (persistent mode): its reserve kept for backward and its "
+    "workspace are not published and taken as 0"
+)
+CUDNN_MOST_SAMPLES = 880801  # of a batch in training, aten/src/ATen/native/Normalization.cpp
 _aten = torch.ops.aten
 
 
@@ -73,11 +79,40 @@ def group_norm_backward(func: Any, args: Args, kwargs: Kwargs, out: Any, target:
     return [Scratch(bytes=n, source=GROUP_NORM) for n in sizes]
 
 
+def batch_norm(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
+    """Nothing is added, and where cuDNN's persistent kernels run the report says what is missing."""
+    arguments = Arguments(func, args, kwargs)
+    if not arguments.get("training", True) or not _by_cudnn(arguments):  # one overload is for training only
+        return ()
+    return (Scratch(bytes=0, source=BATCH_NORM, estimated=True),) if is_channels_last(arguments.get("input")) else ()
+
+
+def _by_cudnn(arguments: Arguments) -> bool:
+    """_select_batch_norm_backend in training (aten/src/ATen/native/Normalization.cpp)."""
+    x, weight, bias = (arguments.get(name) for name in ("input", "weight", "bias"))
+    mean, variance = arguments.get("running_mean"), arguments.get("running_var")
+    if weight is None or bias is None or (mean is None) != (variance is None) or not torch.backends.cudnn.enabled:
+        return False
+    if torch.bfloat16 in (x.dtype, weight.dtype) or (x.dtype is torch.float16 and weight.dtype is not torch.float32):
+        return False
+    return bool(x.dim() >= 3 and x.shape[0] <= CUDNN_MOST_SAMPLES)
+
+
 def _accumulator(x: torch.Tensor) -> int:
     return 4 if x.dtype in (torch.float16, torch.bfloat16) else x.element_size()
 
 
 ESTIMATORS = {
+    **dict.fromkeys(
+        (
+            _aten.native_batch_norm.default,
+            _aten._native_batch_norm_legit.default,
+            _aten._native_batch_norm_legit.no_stats,
+            _aten._batch_norm_with_update.default,
+            _aten.cudnn_batch_norm.default,
+        ),
+        batch_norm,
+    ),
     _aten.native_layer_norm.default: layer_norm,
     _aten.native_layer_norm_backward.default: layer_norm_backward,
     _aten.native_group_norm.default: group_norm,

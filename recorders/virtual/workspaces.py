@@ -45,12 +45,15 @@ def scratch_for(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target)
 
 @contextmanager
 def install(session: "Session") -> Iterator[None]:
-    """The tracker asks this model for the scratch of each operation."""
+    """The tracker asks this model for the scratch of each operation; convolutions keep their memory format."""
     session.tracker.scratch_for = Workspaces(target_of(session.target))
+    session.tracker.handlers.update(convolutions.HANDLERS)
     try:
         yield
     finally:
         session.tracker.scratch_for = None
+        for op in convolutions.HANDLERS:
+            session.tracker.handlers.pop(op, None)
 
 
 def _handle(target: Target) -> Scratch:

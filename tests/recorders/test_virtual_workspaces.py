@@ -1,5 +1,6 @@
 """What kernels allocate beside their outputs: worked by hand from torch's CUDA sources, or seen in recordings."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from oomdoc.recorders.virtual import cub
 from oomdoc.recorders.virtual.attention_scratch import num_splits
 from oomdoc.recorders.virtual.scratch import MIB, Scratch, Target, cublas_workspace_bytes
+from oomdoc.recorders.virtual.session import Session
 from oomdoc.recorders.virtual.workspaces import ESTIMATORS, scratch_for
 
 aten = torch.ops.aten
@@ -228,3 +230,50 @@ def test_every_entry_names_its_source() -> None:
     """No operation may have an estimator that torch does not have an overload for."""
     assert all(isinstance(func, torch._ops.OpOverload) for func in ESTIMATORS)
     assert len(ESTIMATORS) > 50
+
+
+@pytest.mark.parametrize(("groups", "last"), [(1, True), (64, False)])
+def test_a_convolution_keeps_channels_last(gpu: Session, groups: int, last: bool) -> None:
+    """As cuDNN does; torch's own depthwise kernel makes a contiguous output."""
+    layer = torch.nn.Conv2d(64, 128, 3, groups=groups).cuda()
+    assert layer(torch.ones(2, 64, 16, 16, device="cuda")).is_contiguous()
+    layer.to(memory_format=torch.channels_last)
+    before = torch.cuda.memory_allocated()
+    with torch.no_grad():
+        out = layer(torch.ones(2, 64, 16, 16, device="cuda").to(memory_format=torch.channels_last))
+    assert out.is_contiguous(memory_format=torch.channels_last) is last
+    assert torch.cuda.memory_allocated() - before == 2 * 128 * 14 * 14 * 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "last", "training", "flagged"),
+    [
+        (torch.float16, True, True, True),
+        (torch.float32, True, True, True),
+        (torch.float16, False, True, False),  # channels first: not the persistent kernels
+        (torch.float16, True, False, False),
+        (torch.bfloat16, True, True, False),  # torch's own kernels
+    ],
+)
+def test_cudnn_s_unknown_batch_norm_reserve_is_an_estimate_of_zero(
+    dtype: torch.dtype, last: bool, training: bool, flagged: bool
+) -> None:
+    x = meta(8, 64, 16, 16, dtype=dtype)
+    x = x.to(memory_format=torch.channels_last) if last else x
+    w = meta(64)
+    found = scratch(aten.native_batch_norm.default, x, w, w, w, w, training, 0.1, 1e-5)
+    assert [(each.bytes, each.estimated) for each in found] == [(0, True)] * flagged
+    assert scratch(aten.native_batch_norm.default, x, None, None, w, w, training, 0.1, 1e-5) == []
+
+
+def test_the_report_names_the_batch_norm_reserve(gpu: Session) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 3), torch.nn.BatchNorm2d(64)).cuda()
+    model.to(memory_format=torch.channels_last)
+    x = torch.ones(2, 3, 16, 16, device="cuda").to(memory_format=torch.channels_last)
+    with torch.autocast("cuda", dtype=torch.float16):
+        model(x).sum().backward()
+    recording = gpu.snapshot().recording
+    assert recording is not None
+    estimated = recording.fidelity["estimated"]
+    assert isinstance(estimated, Mapping)
+    assert [each for each in estimated if "batch norm" in each and "taken as 0" in each]
