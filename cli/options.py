@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from .format import Format
+from .output import checked_output
 
 # Everything behind the script belongs to the script.
 SCRIPT_CONTEXT = {"allow_interspersed_args": False}
@@ -15,7 +16,10 @@ FormatOption = Annotated[
     Format, typer.Option("--format", "-f", help="How the report is written; `json` is a stable contract.")
 ]
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", metavar="FILE", help="Write the report to FILE instead of stdout.")
+    Path | None,
+    typer.Option(
+        "--output", metavar="FILE", help="Write the report to FILE instead of stdout.", callback=checked_output
+    ),
 ]
 
 GpuOption = Annotated[

@@ -53,9 +53,20 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def checked_output(path: Path | None) -> Path | None:
+    """Before anything runs: a folder that is not there is more likely a typing error than a wish."""
+    if path is None:
+        return None
+    if not path.parent.is_dir():
+        raise OomdocError(f"cannot write {path}: there is no directory {path.parent}")
+    if path.is_dir():
+        raise OomdocError(f"cannot write {path}: it is a directory")
+    return path
+
+
 def write_file(path: Path, text: str) -> None:
+    checked_output(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OomdocError(f"cannot write {path}: {error.strerror}") from error

@@ -102,9 +102,10 @@ class Values:
         if known is not None and record is not None and not record.assumed:
             return known.clone()
         kind = "bool" if tensor.dtype is torch.bool else "float" if tensor.is_floating_point() else "integer"
+        article = "an" if kind == "integer" else "a"
         answer = known if known is not None else torch.full(tensor.shape, kind != "bool", dtype=tensor.dtype)
         file, line = users_line()
-        self._session.note(f"a {kind} value was read from the GPU at {file}:{line}: answered {_said(answer)}")
+        self._session.note(f"{article} {kind} value was read from the GPU at {file}:{line}: answered {_said(answer)}")
         self._session.assumed_at(file, line)
         return answer.clone()
 

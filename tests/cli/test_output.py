@@ -42,12 +42,12 @@ def test_colours(
 
 
 def test_a_report_in_a_file(oomdoc: Run, tmp_path: Path, shared: Path) -> None:
-    """--output writes it there, says so on stderr, and leaves stdout empty; folders are made."""
+    """--output writes it there, says so on stderr, and leaves stdout empty."""
     small = shared / "data" / "snapshots" / "state-only-tiny.pickle"
-    done = oomdoc("analyze", "--output", "reports/one.txt", small)
+    done = oomdoc("analyze", "--output", "one.txt", small)
     assert (done.returncode, done.stdout) == (0, "")
-    assert "wrote reports/one.txt" in done.stderr
-    assert "Memory at the peak" in (tmp_path / "reports" / "one.txt").read_text()
+    assert "wrote one.txt" in done.stderr
+    assert "Memory at the peak" in (tmp_path / "one.txt").read_text()
 
 
 def test_a_file_that_cannot_be_written(oomdoc: Run, tmp_path: Path, shared: Path) -> None:
@@ -57,6 +57,15 @@ def test_a_file_that_cannot_be_written(oomdoc: Run, tmp_path: Path, shared: Path
     done = oomdoc("analyze", "--output", "file/one.txt", small)
     assert done.returncode == 2
     assert "cannot write file/one.txt" in done.stderr
+
+
+def test_a_folder_that_is_not_there_is_not_made(oomdoc: Run, tmp_path: Path) -> None:
+    """Said before the script runs, in one line."""
+    (tmp_path / "train.py").write_text("print('ran')\n")
+    done = oomdoc("run", "--gpu", "t4", "--output", "nope/x.txt", "train.py")
+    assert done.returncode == 2
+    assert done.stderr == "oomdoc: cannot write nope/x.txt: there is no directory nope\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 @pytest.mark.parametrize("columns", ["60", "200"])

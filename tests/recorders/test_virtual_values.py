@@ -19,6 +19,13 @@ def test_small_host_tensors_keep_their_values(gpu: Session) -> None:
     assert policy_reads(gpu) == 0
 
 
+def test_what_was_answered_is_said_in_a_sentence(gpu: Session) -> None:
+    torch.randint(9, (1,), device="cuda").item()
+    torch.rand(1, device="cuda").item()
+    said = {note.split(" value ")[0] for note in gpu.notes if "was read from the GPU" in note}
+    assert said == {"an integer", "a float"}
+
+
 def test_factories_are_known(gpu: Session) -> None:
     assert torch.arange(4, device="cuda").tolist() == [0, 1, 2, 3]
     assert torch.full((2,), 7.5, device="cuda").tolist() == [7.5, 7.5]
