@@ -23,8 +23,9 @@ What the remedies change
 
 from collections.abc import Mapping
 
+from .call_sites import like_module, module_label
 from .interface import Case, Category, Claim
-from .judging import any_layer, bytes_of, claim, held_by_line, is_largest, named_elsewhere, share
+from .judging import bytes_of, claim, held_by_line, is_largest, named_elsewhere, share
 from .text import moment, percent, size
 
 CODE = "OOM004"
@@ -42,12 +43,14 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
         return None
     modules: dict[str, int] = {}
     for block in blocks.values():
-        name = any_layer(block.module)
+        name = like_module(block.module)
         if name:
             modules[name] = modules.get(name, 0) + block.requested_bytes
     largest = sorted(modules, key=lambda name: -modules[name])[:MAX_MODULES]
     held = {(row.module, row.bytes) for row in held_by_line(case.profile, blocks.values())}
-    evidence = [f"{size(modules[name])} in {name}" for name in largest if (name, modules[name]) not in held]
+    evidence = [
+        f"{size(modules[name])} in {module_label(name)}" for name in largest if (name, modules[name]) not in held
+    ]
     evidence += named_elsewhere(case, Category.ACTIVATION, total)
     title = f"Activations hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
     return claim(case, blocks, title, thresholds, evidence)

@@ -16,6 +16,15 @@ def like_module(module: str | None) -> str | None:
     return None if module is None else _INDEX.sub("*", module)
 
 
+def module_label(module: str) -> str:
+    """The module in words, where its path alone says nothing: children of an nn.Sequential at the top are `0`, `1`."""
+    head, _, rest = module.partition(".")
+    if head != "*" and not head.isdigit():
+        return module
+    owner = "the model's children" if head == "*" else f"the model's child {head}"
+    return f"{rest} of {owner}" if rest else owner
+
+
 class Lines:
     """Locations of the stacks of one snapshot, each looked up once."""
 

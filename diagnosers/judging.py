@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .call_sites import Lines
+from .call_sites import Lines, like_module, module_label
 from .interface import Case, Category, Claim, Confidence, DeviceProfile, LiveBlock, Location, Severity
 from .text import line, size
 
@@ -22,7 +22,7 @@ class Held:
 
     def __str__(self) -> str:
         where = line(self.location) if self.location else "no stack recorded"
-        module = f", in {self.module}" if self.module else ""
+        module = f", in {module_label(self.module)}" if self.module else ""
         if self.library:
             module += f", below {line(self.library)}"
         blocks = "1 block" if self.count == 1 else f"{self.count} blocks"
@@ -38,20 +38,13 @@ def share(profile: DeviceProfile, count: int) -> float:
     return count / profile.live_bytes if profile.live_bytes else 0.0
 
 
-def any_layer(module: str | None) -> str | None:
-    """`layers.3.attn` -> `layers.*.attn`: layers are reported together."""
-    if module is None:
-        return None
-    return ".".join("*" if part.isdigit() else part for part in module.split("."))
-
-
 def held_by_line(profile: DeviceProfile, blocks: Iterable[LiveBlock]) -> list[Held]:
     """By user line and module (layers joined), largest first."""
     lines = Lines(profile.snapshot)
     sums: dict[tuple[Location | None, str | None, Location | None], list[int]] = {}
     for block in blocks:
         location, below = lines.of(block.stack), lines.below(block.stack)
-        entry = sums.setdefault((location, any_layer(block.module), below), [0, 0])
+        entry = sums.setdefault((location, like_module(block.module), below), [0, 0])
         entry[0] += block.requested_bytes
         entry[1] += 1
     rows = [Held(total, count, *key[:2], library=key[2]) for key, (total, count) in sums.items()]

@@ -6,8 +6,8 @@ What it means
 
 Evidence used
     Recorded categories; in a bare snapshot the frames that built or moved the model, and the multiset of block sizes
-    that gradients and moments repeat. The largest single weights are named, because one table (a vocabulary of whole
-    words, say) is often most of a model.
+    that gradients and moments repeat. A single weight far above the rest is named, with its shape where that was
+    recorded: one table of many rows (a vocabulary of whole words, say) is often most of a model.
 
 Example
     A dictionary of 1,160,247 words x 512 in fp32 is 2.2 GiB, three times with encoder, decoder and output, and
@@ -24,7 +24,7 @@ What the remedies change
 
 from collections.abc import Mapping
 
-from .interface import Case, Category, Claim
+from .interface import Case, Category, Claim, DeviceProfile
 from .judging import bytes_of, claim, is_largest, share
 from .text import moment, percent, size
 
@@ -40,11 +40,31 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     part = share(case.profile, total)
     if part < thresholds["min_share"] or not is_largest(case, total):
         return None
-    largest = max(block.requested_bytes for block in blocks.values())
     evidence = [f"{len(blocks)} weights and buffers; a smaller batch leaves these bytes as they are"]
-    if largest >= thresholds["one_table_share"] * total:
-        evidence.append(
-            f"one weight alone has {size(largest)}, {percent(largest / total)} of them: a vocabulary table?"
-        )
+    evidence += _one_table(case.profile, {block.requested_bytes for block in blocks.values()}, total, thresholds)
     title = f"Parameters hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
     return claim(case, blocks, title, thresholds, evidence)
+
+
+def _one_table(profile: DeviceProfile, sizes: set[int], total: int, thresholds: Mapping[str, float]) -> list[str]:
+    """One weight far above the rest, and whether its recorded shape is that of a table."""
+    largest, *rest = sorted(sizes, reverse=True)
+    if largest < thresholds["one_table_share"] * total:
+        return []
+    if not rest or largest < thresholds["one_table_ratio"] * rest[0]:
+        return []
+    rows, columns = _matrix(profile, largest)
+    guess = ": a vocabulary table?" if columns and rows >= thresholds["table_rows_per_column"] * columns else ""
+    shape = f" ({rows:,} x {columns:,})" if columns else ""
+    return [f"one weight alone{shape} has {size(largest)}, {percent(largest / total)} of them{guess}"]
+
+
+def _matrix(profile: DeviceProfile, nbytes: int) -> tuple[int, int]:
+    """Rows and columns of the largest parameter of the job, if it is a matrix of `nbytes`; else zeros."""
+    facts = profile.snapshot.recording.facts.get("parameters") if profile.snapshot.recording else None
+    if not isinstance(facts, Mapping) or facts.get("largest_bytes") != nbytes:
+        return 0, 0
+    shape = facts.get("largest_shape")
+    if not isinstance(shape, (list, tuple)) or len(shape) != 2 or not all(isinstance(each, int) for each in shape):
+        return 0, 0
+    return shape[0], shape[1]

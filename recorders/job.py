@@ -70,6 +70,7 @@ def _parameters(parameters: list[torch.Tensor]) -> dict[str, object]:
         "bytes": sum(map(_bytes, parameters)),
         "trainable_bytes": sum(_bytes(p) for p in parameters if p.requires_grad),
         "largest_bytes": max(map(_bytes, parameters), default=0),
+        "largest_shape": list(max(parameters, key=_bytes).shape) if parameters else [],
         "bytes_of_dtype": dict(by_dtype),
         "sharded": any(hasattr(p, "_local_tensor") for p in parameters),
     }

@@ -1,5 +1,6 @@
 """What the renderers of a comparison share: its sentences."""
 
+from ..diagnosers.call_sites import module_label
 from ..diagnosers.compare import DeviceComparison, Moved
 from ..diagnosers.interface import DeviceProfile
 from ..diagnosers.matching import Match
@@ -37,7 +38,7 @@ def where(row: Moved) -> str:
     site = row.site
     found = place(site.location, brief=True)
     if site.module:
-        found += f" · {site.module}"
+        found += f" · {module_label(site.module)}"
     how = _MATCHES.get(row.match, "")
     if not how:
         return found
@@ -50,7 +51,7 @@ def was(row: Moved) -> str:
         return ""
     old = row.before
     told = place(old.location, brief=True) if old.location != row.after.location else ""
-    module = old.module if old.module != row.after.module else None
+    module = module_label(old.module) if old.module and old.module != row.after.module else None
     return f", before: {' · '.join(each for each in (told, module) if each)}"
 
 

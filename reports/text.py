@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from ..diagnosers.call_sites import module_label
 from ..diagnosers.interface import CallSite, Category, DeviceProfile, Location
 from ..diagnosers.text import size as size  # one way to write bytes, for every renderer
 from ..remedies.interface import Band, ByteBand, Candidate
@@ -93,7 +94,7 @@ def place(location: Location | None, *, brief: bool = False) -> str:
 def site_place(site: CallSite) -> str:
     """Where a call site is, and in which module of the model."""
     where = place(site.location, brief=True)
-    return f"{where} · {site.module}" if site.module else where
+    return f"{where} · {module_label(site.module)}" if site.module else where
 
 
 def moment(step: int | None, phase: str | None) -> str:
