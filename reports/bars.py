@@ -92,11 +92,12 @@ def _small_bar(count: int, largest: int, cells: int) -> str:
 
 
 def _totals(profile: DeviceProfile) -> str:
+    """The capacity, and the maxima of the whole run: each has its own moment, and none need be that of the bar."""
     peak = profile.peak
-    told = [f"peak: {size(peak.requested_bytes)} of tensors"]
+    told = [f"{size(peak.requested_bytes)} of tensors"]
     if peak.allocated_bytes is not None:
         told.append(f"{size(peak.allocated_bytes)} allocated")
     if peak.reserved_bytes is not None:
         told.append(f"{size(peak.reserved_bytes)} reserved")
-    told.append(f"capacity {maybe_size(profile.capacity_bytes)}")
-    return " · ".join(told)
+    own = ", each at its own moment" if len(told) > 1 else ""
+    return f"capacity {maybe_size(profile.capacity_bytes)} · highest of the whole run{own}: {' · '.join(told)}"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ..diagnosers.interface import DeviceProfile, Diagnosis, Location, MemoryProfile
 from ..remedies.interface import Plan
-from .figures import peak_bytes
+from .figures import peak_bytes, used_bytes
 from .model import DeviceReplay, Excerpt, Gate, Report, Source, Verdict
 from .text import category_title, moment, percent, size
 
@@ -95,10 +95,12 @@ def _peak(device: DeviceProfile) -> str:
         return f"No failure was recorded: {held}. {_largest(device)}"
     if device.capacity_bytes is None:
         return f"No failure was recorded: {held}, {size(peak.reserved_bytes)} reserved. {_largest(device)}"
-    used = peak.reserved_bytes + (device.outside_bytes or 0)
+    highest = peak.reserved_bytes + (device.outside_bytes or 0)
+    used = used_bytes(device) if device.cached is not None else highest
+    later = "" if size(highest) == size(used) else f", and {size(highest)} at the highest of the whole run"
     return (
-        f"{_fits(device, used)}{_how_long(device)}: {held}; with cache and context {size(used)} of "
-        f"{size(device.capacity_bytes)} ({percent(used, device.capacity_bytes)}). {_largest(device)}"
+        f"{_fits(device, highest)}{_how_long(device)}: {held}; with cache and context {size(used)} of "
+        f"{size(device.capacity_bytes)} ({percent(used, device.capacity_bytes)}){later}. {_largest(device)}"
     )
 
 

@@ -46,10 +46,14 @@ def parts(profile: DeviceProfile) -> tuple[Part, ...]:
 
 
 def rounding_bytes(profile: DeviceProfile) -> int:
-    """Bytes that blocks are larger than the tensors in them, at the OOM; 0 where it cannot be told."""
-    if profile.oom is None:
-        return 0
-    return max(0, profile.oom.allocated_bytes - profile.live_bytes)
+    """Bytes that blocks are larger than the tensors in them, at the moment of the report."""
+    blocks = sum(block.block_bytes for block in profile.live) if profile.oom is None else profile.oom.allocated_bytes
+    return max(0, blocks - profile.live_bytes)
+
+
+def used_bytes(profile: DeviceProfile) -> int:
+    """Everything that is not free at the moment of the report: the sum of the other parts."""
+    return sum(part.bytes for part in parts(profile) if part.key != "free")
 
 
 def estimated_bytes(profile: DeviceProfile) -> int | None:

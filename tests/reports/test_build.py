@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from oomdoc.diagnosers.interface import Diagnosis, Location, MemoryProfile, StepBytes
 from oomdoc.reports.build import build, excerpts, verdict_of
-from oomdoc.reports.figures import assumed
+from oomdoc.reports.figures import assumed, parts
 from oomdoc.reports.model import Report
 from oomdoc.reports.text import percent, size
 
@@ -25,9 +25,20 @@ def test_a_run_that_fits_is_told_with_what_is_left(report: Report) -> None:
     device = replace(report.diagnosis.profile.devices[0], oom=None)
     verdict = verdict_of(Diagnosis(profile=MemoryProfile(devices=(device,)), findings=()))
     assert verdict.summary == (
-        "It fits: the peak is 36.00 GiB of tensors in step 1, forward; with cache and context 39.50 GiB of 40.00 GiB "
-        "(99 %). The largest part is activations: 24.00 GiB (67 %)."
+        "It fits: the peak is 36.00 GiB of tensors in step 1, forward; with cache and context 38.50 GiB of 40.00 GiB "
+        "(96 %), and 39.50 GiB at the highest of the whole run. The largest part is activations: 24.00 GiB (67 %)."
     )
+
+
+def test_the_sentence_and_the_table_tell_of_one_moment(report: Report) -> None:
+    """What the one calls used and the other free is the card, block rounding included."""
+    whole = report.diagnosis.profile.devices[0]
+    padded = tuple(replace(block, block_bytes=block.block_bytes + 2**28) for block in whole.live)
+    device = replace(whole, oom=None, live=padded)
+    summary = verdict_of(Diagnosis(profile=MemoryProfile(devices=(device,)), findings=())).summary
+    [free] = [part.bytes for part in parts(device) if part.key == "free"]
+    assert f"with cache and context {size(40 * 2**30 - free)} of 40.00 GiB" in summary
+    assert free == (40 - 36 - 2) * 2**30 - 2**29 - 3 * 2**28  # tensors, cache; outside; rounding
 
 
 def test_more_than_the_card_holds_never_fits(report: Report) -> None:
