@@ -44,7 +44,8 @@ def diagnose(
             if isinstance(found, Inconclusive):
                 inconclusive.setdefault((found.code, found.reason), found)
             else:
-                findings.append(((*_rank(found, causes, max(general, default=0)), order), found))
+                failed = device.oom is not None
+                findings.append(((*_rank(found, causes, max(general, default=0), failed), order), found))
     findings.sort(key=lambda each: each[0])
     return Diagnosis(
         profile=profile,
@@ -97,16 +98,21 @@ def _finding(claim: Claim, cause: Diagnoser, device: DeviceProfile) -> Finding:
     )
 
 
-def _rank(finding: Finding, causes: Mapping[str, Diagnoser], largest: int) -> tuple[int, int, int]:
+def _rank(finding: Finding, causes: Mapping[str, Diagnoser], largest: int, failed: bool) -> tuple[int, int, int]:
     """What an expert would say first.
 
     By severity; then causes that explain a failure on their own; then what can be had for nothing, and what holds at
-    least half as much as the `largest` category; then what dominates; each by bytes.
+    least half as much as the `largest` category; then what dominates; each by bytes. Where nothing failed there is no
+    failure to explain: a note goes by its bytes alone, and being specific is no reason to come first.
     """
     cause = causes[finding.code]
     kind = 2
+    if not failed and finding.severity is Severity.NOTE:
+        return (_SEVERITY[finding.severity], kind, -finding.bytes)
     if getattr(cause, "DECISIVE", False) and finding.severity is not Severity.NOTE:
         kind = 0
-    elif getattr(cause, "FREE", False) or (not getattr(cause, "GENERAL", False) and finding.bytes >= largest / 2):
+    elif getattr(cause, "FREE", False) or (
+        failed and not getattr(cause, "GENERAL", False) and finding.bytes >= largest / 2
+    ):
         kind = 1
     return (_SEVERITY[finding.severity], kind, -finding.bytes)

@@ -6,10 +6,11 @@ What it means
 
 Evidence used
     Arithmetic at the failure: the largest free block is smaller than the request, while all free blocks of the
-    process (with what the driver still had) are not: an error where earlier steps had needed as much, or where a
-    third of the reserved memory is holes; else, or where a leak explains it, a warning. Segments are rewound to the
-    moment of the failure. The blocks that pin the emptiest segments are named. Without a failure the same at the
-    peak, for the largest request of the recording, as a note.
+    process (with what the driver still had) are not: an error where the job would have fitted without the holes
+    (earlier steps had needed as much; or the highest complete step, with what has grown since, is below what the
+    process had), or where a third of the reserved memory is holes; else, or where a leak explains it, a warning.
+    Segments are rewound to the moment of the failure. The blocks that pin the emptiest segments are named. Without a
+    failure the same at the peak, for the largest request of the recording, as a note.
 
 Example
     An 11 GiB segment is free after step 1; in step 2 small tensors settle in it, 0.5 GiB of it live, and the next
@@ -27,7 +28,7 @@ What the remedies change
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from ..allocator.fragmentation import pinned
 from ..snapshots.timeline import live_bytes
@@ -59,7 +60,11 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
         free = cached.bytes + (profile.oom.device_free_bytes or 0)
         fits = free >= profile.oom.requested_bytes
         explained = sum(profile.live[index].requested_bytes for index in case.blamed) >= profile.oom.requested_bytes
-        decisive = part >= thresholds["decisive_share"] or _is_no_new_demand(profile, part, thresholds)
+        decisive = (
+            part >= thresholds["decisive_share"]
+            or _is_no_new_demand(profile, part, thresholds)
+            or (part >= thresholds["min_share_when_it_would_do"] and _would_have_fitted(profile))
+        )
         if fits and decisive and not explained:
             return _claim(case, Severity.ERROR, part, free)
         if part >= thresholds["min_share" if not fits else "min_share_when_it_would_do"]:
@@ -105,6 +110,24 @@ def _is_no_new_demand(profile: DeviceProfile, part: float, thresholds: Mapping[s
         return False
     before = int(live_bytes(profile.device_snapshot)[: ended[-1] + 2].max())
     return profile.live_bytes + profile.oom.requested_bytes <= thresholds["new_demand"] * before
+
+
+def _would_have_fitted(profile: DeviceProfile) -> bool:
+    """The whole step, not the request alone: as much as the highest step before it, and what has grown since.
+
+    A step that fails in its forward with more than that is larger than any before: how far it goes, nobody saw.
+    """
+    oom = profile.oom
+    ended = [step for step in profile.steps if oom is not None and step.event < oom.event]
+    if oom is None or len(ended) < 2:
+        return False
+    # what a step began with is what the one before it left; the first began before its optimizer state was there
+    before = max(after.peak_bytes - begun.live_bytes for begun, after in pairwise(ended)) + ended[-1].live_bytes
+    now = profile.live_bytes + oom.requested_bytes
+    if oom.phase not in ("backward", "optimizer") and now > before:
+        return False
+    this = int(live_bytes(profile.device_snapshot)[ended[-1].event + 1 : oom.event + 2].max())
+    return max(before, this, now) <= oom.reserved_bytes + (oom.device_free_bytes or 0)
 
 
 def _requester(profile: DeviceProfile) -> tuple[Location, ...]:
