@@ -2,7 +2,6 @@
 
 import base64
 import json
-import pickle
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from oomdoc.snapshots import reader, timeline, writer
+from oomdoc.snapshots.unpickler import load_scanned
 
 NAMES = ("lm-peak-tiny-complete.pickle", "flexgen-history-2023.pickle", "megatron-vllm-private-pools.pickle")
 
@@ -26,7 +26,7 @@ def test_segments_and_stats_and_trace_read_a_written_file(shared: Path, tmp_path
     snapshot = reader.load(shared / "data" / "snapshots" / name)
     path = tmp_path / "again.pickle"
     writer.dump(snapshot, path)
-    data = pickle.loads(path.read_bytes())  # noqa: S301  # written by this test
+    data = load_scanned(path.read_bytes())
     from torch.cuda import _memory_viz
 
     text = _memory_viz.segments(data, format_flamegraph=lambda lines: lines)
