@@ -72,7 +72,7 @@ CASES = [
     ("evaluation_cat", 40_000, "OOM014", "offload-outputs"),
     ("evaluation_with_graph", 40_000, "OOM011", "no-grad-evaluation"),
     ("ema_copies", 40_000, "OOM023", "copy-to-host"),
-    ("cast_under_no_grad", 40_000, "OOM010", "cast-model"),
+    ("cast_under_no_grad", 90, "OOM010", "cast-model"),
     ("long_sample", 800, "OOM021", "bucket-by-length"),
     ("one_huge_tensor", 2000, "OOM012", "smaller-batch"),
     ("carved_segment", 1600, "OOM005", "allocator-settings"),
