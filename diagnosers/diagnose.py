@@ -1,10 +1,11 @@
 """Ask every cause, in an order in which no byte is blamed twice, and say first what an expert would say first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import cast
 
 from ..configs.loader import thresholds as load_thresholds
+from ..snapshots.model import Frame
 from .all_causes import DIAGNOSERS
 from .interface import (
     Case,
@@ -15,14 +16,17 @@ from .interface import (
     Diagnosis,
     Finding,
     Inconclusive,
+    LiveBlock,
     MemoryProfile,
     Severity,
 )
+from .judging import MAX_LINES, bytes_of, held_by_line, telling
 from .text import size
 
 UNKNOWN_CODE = "OOM000"
 # From this share of the live bytes on, what is unknown is said before anything is concluded from the rest.
 UNKNOWN_SHARE = 0.3
+_LOADERS = ("load", "_load", "_legacy_load")
 _SEVERITY = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
@@ -78,7 +82,21 @@ def _unknown(device: DeviceProfile, unknown: int) -> str:
     told = f"{size(unknown)} of {size(device.live_bytes)} live bytes cannot be told apart"
     if frameless > 0.5 * unknown:
         return f"{told}: they are older than the recording and have no stack; record before the model is built"
-    return f"{told}: their stacks and lifetimes say nothing; `oomdoc run` records what each tensor is for"
+    if device.recording is None:
+        return f"{told}: their stacks and lifetimes say nothing; `oomdoc run` records what each tensor is for"
+    lines = [str(row) for row in telling(held_by_line(device, blocks)[:MAX_LINES])]
+    where = f": {'; '.join(lines)}" if lines else ""
+    return f"{told}: no model, optimizer or graph that was seen holds them{where}{_loaded(device, blocks)}"
+
+
+def _loaded(device: DeviceProfile, blocks: Sequence[LiveBlock]) -> str:
+    """torch.load puts tensors back where they were saved from, unless it is told otherwise."""
+    loaded = bytes_of(block for block in blocks if any(map(_loads, device.frames(block))))
+    return f'. {size(loaded)} came from torch.load: map_location="cpu" keeps them off the GPU' if loaded else ""
+
+
+def _loads(frame: Frame) -> bool:
+    return frame.name in _LOADERS and frame.filename.replace("\\", "/").endswith("torch/serialization.py")
 
 
 def _finding(claim: Claim, cause: Diagnoser, device: DeviceProfile) -> Finding:
