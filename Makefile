@@ -26,8 +26,9 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest --ignore tests/benchmarks -m 'slow and not gpu' $(TEST_ARGS)
 
+# the rooms that import torch; a CUDA build of it, which needs no GPU for this
 test-next:
-	$(MAKE) test VENV=.venv-next CONSTRAINTS=constraints-next.txt
+	$(MAKE) test VENV=.venv-next CONSTRAINTS=constraints-next.txt TEST_ARGS='tests/recorders tests/remedies $(TEST_ARGS)'
 
 lint: $(READY)
 	$(BIN)/ruff check .
