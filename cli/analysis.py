@@ -42,5 +42,6 @@ def _next(targets: Sequence[str], diagnosis: "Diagnosis") -> tuple[str, ...]:
     commands = []
     if diagnosis.findings:
         commands.append(f"oomdoc explain {diagnosis.findings[0].code}")
-    commands.append(shlex.join(["oomdoc", "plan", *targets[:1]]))
+    if diagnosis.profile.devices:
+        commands.append(shlex.join(["oomdoc", "plan", *targets[:1]]))
     return tuple(commands)

@@ -1,6 +1,7 @@
 """`oomdoc run`: record a script, then say what happened."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..diagnosers.interface import Diagnosis
     from ..recorders.launch import RunResult
+    from ..reports.model import Verdict
 
 EPILOG = """Examples:
 
@@ -93,18 +95,42 @@ def _report(directory: Path, result: "RunResult", form: Format, output: Path | N
     if not result.snapshots:
         say(f"nothing was recorded: the script ended with status {own_status(result.exit_status)}")
         return
-    if result.exit_status and not result.out_of_memory:
-        say(f"the script ended with status {own_status(result.exit_status)}; what follows is the memory until then")
     from ..reports.build import build
     from .pipeline import diagnose_files
 
     diagnosis = diagnose_files([Path(path) for path in result.snapshots])
-    report = build(diagnosis, path=str(directory), next_commands=_next(directory, diagnosis, result.out_of_memory))
+    report = build(diagnosis, path=str(directory), next_commands=_next(directory, diagnosis, result))
+    status = own_status(result.exit_status)
+    if not diagnosis.profile.devices:
+        report = replace(report, verdict=_unused(report.verdict, status))
+        say(_without_gpu(status))
+    elif status and not result.out_of_memory:
+        say(f"the script ended with status {status}; what follows is the memory until then")
     (directory / "report.json").write_text(render(report, Format.JSON, None), encoding="utf-8")
-    emit(report, form, output)
+    if diagnosis.profile.devices or form is not Format.TERMINAL or output is not None:
+        emit(report, form, output)
 
 
-def _next(directory: Path, diagnosis: "Diagnosis", failed: bool) -> tuple[str, ...]:
+def _without_gpu(status: int) -> str:
+    if status:
+        return f"the script ended with status {status} before it used the GPU; its own error is above"
+    return "the script ended without using the GPU: there is no memory to report"
+
+
+def _unused(verdict: "Verdict", status: int) -> "Verdict":
+    """The verdict on a script that never came to the GPU, for readers who do not see the script's own output."""
+    if not status:
+        return replace(verdict, summary="The script did not use the GPU.")
+    summary = f"The script ended with status {status} before it used the GPU."
+    return replace(verdict, ended=f"status {status}", summary=summary)
+
+
+def _next(directory: Path, diagnosis: "Diagnosis", result: "RunResult") -> tuple[str, ...]:
+    """A plan is for a job whose memory is known: it ran to its end, or out of memory."""
+    if not diagnosis.profile.devices:
+        return ()
     plan = shlex.join(["oomdoc", "plan", str(directory)])
     explain = [f"oomdoc explain {finding.code}" for finding in diagnosis.findings[:1]]
-    return (plan, *explain) if failed else (*explain, plan)
+    if result.out_of_memory:
+        return (plan, *explain)
+    return tuple(explain) if result.exit_status else (*explain, plan)

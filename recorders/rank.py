@@ -127,7 +127,8 @@ def record(spec: RunSpec, recorder: Recorder, rank: int) -> Outcome:
 
 def _with_ending(snapshot: Snapshot, recorder: Recorder, error: BaseException | None) -> Snapshot:
     """The snapshot, with the fact `out_of_memory`: whether the script failed with one, not whether it caught any; and
-    the fact `ended` where an error of the script's own cut the run short: it shows no more than the memory until then.
+    the facts `ended` and `exit_status` where an error of the script's own cut the run short: it shows no more than the
+    memory until then.
     """
     from .hooks import StopAfterSteps
 
@@ -137,7 +138,7 @@ def _with_ending(snapshot: Snapshot, recorder: Recorder, error: BaseException | 
     facts = {**snapshot.recording.facts, "out_of_memory": outcome.out_of_memory}
     whole = error is None or isinstance(error, StopAfterSteps)
     if not whole and not (isinstance(error, SystemExit) and exit_status_of(error) == 0):
-        facts["ended"] = type(error).__name__
+        facts |= {"ended": type(error).__name__, "exit_status": outcome.exit_status}
     return replace(snapshot, recording=replace(snapshot.recording, facts=facts))
 
 

@@ -60,6 +60,7 @@ def verdict_of(diagnosis: Diagnosis) -> Verdict:
         rank=worst.rank,
         device=worst.device,
         summary=_failure(worst) if failed else " ".join(filter(None, (_peak(worst), _caught(devices)))),
+        ended=None if failed else next(filter(None, map(_ended, devices)), None),
     )
 
 
@@ -108,8 +109,17 @@ def _fits(device: DeviceProfile, used: int) -> str:
     """What can be said of a job without an out-of-memory on this card, of which it would use so many bytes."""
     if device.capacity_bytes is not None and used > device.capacity_bytes:
         return "It does not fit on this card as it ran"
-    ended = device.snapshot.recording.facts.get("ended") if device.snapshot.recording else None
-    return f"The script ended early ({ended}); until then it fits" if isinstance(ended, str) else "It fits"
+    ended = _ended(device)
+    return f"The script ended early ({ended}); until then it fits" if ended else "It fits"
+
+
+def _ended(device: DeviceProfile) -> str | None:
+    """The error that cut the script short and its exit status, as far as the recording tells."""
+    facts = device.snapshot.recording.facts if device.snapshot.recording else {}
+    ended, status = facts.get("ended"), facts.get("exit_status")
+    if not isinstance(ended, str):
+        return None
+    return f"{ended}, status {status}" if isinstance(status, int) else ended
 
 
 def _how_long(device: DeviceProfile) -> str:

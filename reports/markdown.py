@@ -47,7 +47,12 @@ def render(report: Report) -> str:
 
 def _verdict(report: Report) -> str:
     source = report.source
-    head = "Out of memory" if report.verdict.out_of_memory else "No out of memory"
+    verdict = report.verdict
+    head = "Out of memory" if verdict.out_of_memory else "No out of memory"
+    if verdict.ended is not None:
+        head = f"The script ended early ({inert(verdict.ended)})"
+    elif verdict.device is None and source.kind != "log":
+        head = "No GPU memory recorded"
     facts = [f"`{inline_code(fact)}`" for fact in (source.path, source.gpu or "", source.kind) if fact]
     if source.torch:
         facts.append(f"torch {inert(source.torch)}")

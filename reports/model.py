@@ -28,6 +28,7 @@ class Verdict:
     rank: int | None
     device: int | None
     summary: str
+    ended: str | None = None  # what cut the script short, where it was not out of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,8 +54,7 @@ def _body(report: Report, console: Console) -> Iterator[RenderableType]:
 
 def _verdict(report: Report) -> RenderableType:
     source = report.source
-    failed = report.verdict.out_of_memory
-    head = Text("● OUT OF MEMORY" if failed else "● NO OUT OF MEMORY", style="bold red" if failed else "bold green")
+    head = _headline(report)
     facts = [source.gpu or "", {"virtual": "virtual GPU", "cuda": "recorded on CUDA", "log": "a log"}[source.kind]]
     if source.torch:
         facts.append(f"torch {source.torch}")
@@ -65,6 +64,18 @@ def _verdict(report: Report) -> RenderableType:
         facts.append(f"rank {_ranks(source.ranks)} of {source.world_size}")
     line = Text.assemble(head, "  ", (" · ".join(fact for fact in facts if fact), "dim"))
     return Group(line, Text(report.verdict.summary), Text(short_path(source.path), style="dim"))
+
+
+def _headline(report: Report) -> Text:
+    """Green is only what ran to its end and fits in memory."""
+    verdict = report.verdict
+    if verdict.out_of_memory:
+        return Text("● OUT OF MEMORY", style="bold red")
+    if verdict.ended is not None:
+        return Text(f"● THE SCRIPT ENDED EARLY ({verdict.ended})", style="bold yellow")
+    if verdict.device is None and report.source.kind != "log":
+        return Text("● NO GPU MEMORY RECORDED", style="bold yellow")
+    return Text("● NO OUT OF MEMORY", style="bold green")
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

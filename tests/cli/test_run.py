@@ -98,6 +98,31 @@ def test_a_script_that_fails_of_itself_keeps_its_status(oomdoc: Run, tmp_path: P
     assert done.returncode == status
     assert "4.0 MiB" in done.stdout
     assert ("the script ended with status" in done.stderr) == bool(status)
+    assert ("● NO OUT OF MEMORY" in done.stdout) == (not status)
+    assert ("● THE SCRIPT ENDED EARLY (" in done.stdout) == bool(status)
+    assert ("$ oomdoc plan" in done.stdout) == (not status)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "own"),
+    [
+        ("import argparse; argparse.ArgumentParser().parse_args(['--no'])", 2, "unrecognized arguments: --no"),
+        ("x = = 1", 1, "SyntaxError"),
+    ],
+)
+def test_a_script_that_fails_before_the_gpu(oomdoc: Run, tmp_path: Path, text: str, status: int, own: str) -> None:
+    """Its own error, one line of ours, its status; a machine still gets its report."""
+    (tmp_path / "fails.py").write_text(text)
+    done = oomdoc("run", "--gpu", "t4", "fails.py")
+    assert (done.returncode, done.stdout) == (status, "")
+    line = f"oomdoc: the script ended with status {status} before it used the GPU; its own error is above\n"
+    assert own in done.stderr.removesuffix(line)
+    assert done.stderr.endswith(line)
+    report = report_of((tmp_path / ".oomdoc" / "latest" / "report.json").read_text())
+    assert report["verdict"]["summary"] == f"The script ended with status {status} before it used the GPU."
+    shown = oomdoc("analyze").stdout
+    assert "NO GPU MEMORY RECORDED" in shown
+    assert "oomdoc plan" not in shown
 
 
 def test_a_request_larger_than_the_card(oomdoc: Run, tmp_path: Path) -> None:

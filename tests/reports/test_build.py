@@ -52,10 +52,13 @@ def test_a_script_that_failed_early_has_not_been_seen_to_fit(report: Report) -> 
     """The peak of its later steps is not known."""
     device = replace(report.diagnosis.profile.devices[0], oom=None)
     assert device.snapshot.recording is not None
-    recording = replace(device.snapshot.recording, facts={"ended": "ValueError"})
+    recording = replace(device.snapshot.recording, facts={"ended": "ValueError", "exit_status": 1})
     snapshot = replace(device.snapshot, recording=recording)
     verdict = verdict_of(Diagnosis(profile=MemoryProfile(devices=(replace(device, snapshot=snapshot),)), findings=()))
-    assert verdict.summary.startswith("The script ended early (ValueError); until then it fits: the peak is 36.00 GiB")
+    assert (verdict.out_of_memory, verdict.ended) == (False, "ValueError, status 1")
+    assert verdict.summary.startswith(
+        "The script ended early (ValueError, status 1); until then it fits: the peak is 36.00 GiB"
+    )
 
 
 def test_the_device_that_failed_is_the_verdict(report: Report) -> None:
