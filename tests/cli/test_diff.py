@@ -201,6 +201,6 @@ def test_a_comparison_in_a_file(oomdoc: Run, tmp_path: Path) -> None:
     """--output writes it there and leaves stdout empty."""
     one = small_snapshot(tmp_path / "one.pickle", "a.py", "f", MIB)
     other = small_snapshot(tmp_path / "other.pickle", "a.py", "f", 2 * MIB)
-    done = oomdoc("diff", "--format", "markdown", "--output", "out/diff.md", one, other)
+    done = oomdoc("diff", "--format", "markdown", "--output", "diff.md", one, other)
     assert (done.returncode, done.stdout) == (0, "")
-    assert "+1.0 MiB" in (tmp_path / "out" / "diff.md").read_text()
+    assert "+1.0 MiB" in (tmp_path / "diff.md").read_text()
