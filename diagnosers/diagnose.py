@@ -21,6 +21,7 @@ from .interface import (
     Severity,
 )
 from .judging import MAX_LINES, bytes_of, held_by_line, telling
+from .suggestions import suited
 from .text import size
 
 UNKNOWN_CODE = "OOM000"
@@ -112,7 +113,7 @@ def _finding(claim: Claim, cause: Diagnoser, device: DeviceProfile) -> Finding:
         confidence=claim.confidence,
         evidence=claim.evidence,
         locations=claim.locations,
-        remedies=cause.REMEDIES if claim.remedies is None else claim.remedies,
+        remedies=suited(cause.REMEDIES if claim.remedies is None else claim.remedies, device.snapshot.recording),
     )
 
 

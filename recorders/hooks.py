@@ -65,6 +65,7 @@ class Hooks:
         self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}  # id(module) -> (it, module id)
         self._in_step = 0
         self.autocast: str | None = None  # dtype of torch.autocast("cuda") in the last forward of a root
+        self.recomputes = False  # a module ran within backward: activation checkpointing is in use
         self.backwards_per_step = 0  # outermost backward passes of the last step that is complete
         self._backwards_now = 0
         self._backwards = 0  # nested engine runs
@@ -139,6 +140,7 @@ class Hooks:
                 else None
             )
         self.running.append(self._id_of(module))
+        self.recomputes |= self.recomputing
         self._moved(FORWARD if self.phase != BACKWARD else BACKWARD)
 
     def _leave(self, module: torch.nn.Module, _: Any, __: Any) -> None:

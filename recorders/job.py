@@ -40,7 +40,7 @@ def describe(roots: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.
     return {
         "modules": modules,
         "blocks": blocks,
-        "parameters": _parameters(list(parameters.values())),
+        "parameters": {**_parameters(list(parameters.values())), "gathered_dtype": _gathered_dtype(roots)},
         "parameter_bytes_of_module": dict(owned),
         "parameter_bytes_used_by_module": dict(used),
         "optimizers": [_optimizer(optimizer) for optimizer in optimizers],
@@ -74,6 +74,18 @@ def _parameters(parameters: list[torch.Tensor]) -> dict[str, object]:
         "bytes_of_dtype": dict(by_dtype),
         "sharded": any(hasattr(p, "_local_tensor") for p in parameters),
     }
+
+
+def _gathered_dtype(roots: Iterable[torch.nn.Module]) -> str | None:
+    """The type in which FSDP2 gathers parameters for the forward, where its policy names one."""
+    for root in roots:
+        for module in root.modules():
+            state_of: Any = getattr(module, "_get_fsdp_state", None)
+            state = state_of() if callable(state_of) else None
+            dtype = getattr(getattr(state, "_mp_policy", None), "param_dtype", None)
+            if dtype is not None:
+                return str(dtype).removeprefix("torch.")
+    return None
 
 
 def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:

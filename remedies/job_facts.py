@@ -30,6 +30,7 @@ class JobFacts:
     largest_parameter_bytes: int = 0
     bytes_of_dtype: Mapping[str, int] = field(default_factory=dict)
     sharded: bool = False
+    gathered_dtype: str | None = None  # in which FSDP gathers the parameters, where that is another than theirs
     parameter_bytes_of_module: Mapping[str, int] = field(default_factory=dict)  # path -> own parameters, each once
     parameter_bytes_used_by_module: Mapping[str, int] = field(default_factory=dict)  # shared ones in each user
     optimizers: tuple[OptimizerFacts, ...] = ()
@@ -65,6 +66,7 @@ def read(recording: Recording | None) -> JobFacts:
             largest_parameter_bytes=int(parameters.get("largest_bytes", 0)),
             bytes_of_dtype=_sizes(parameters.get("bytes_of_dtype")),
             sharded=bool(parameters.get("sharded")),
+            gathered_dtype=parameters.get("gathered_dtype"),
             parameter_bytes_of_module=_sizes(facts.get("parameter_bytes_of_module")),
             parameter_bytes_used_by_module=_sizes(facts.get("parameter_bytes_used_by_module")),
             optimizers=tuple(_optimizer(each) for each in facts.get("optimizers") or ()),

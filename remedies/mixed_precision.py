@@ -39,6 +39,8 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
         return NotApplicable(NAME, "the snapshot does not say which module made what: record it with `oomdoc run`")
     if not case.facts.bytes_of_dtype.get("float32"):
         return NotApplicable(NAME, "the parameters are not float32: there is nothing to cast")
+    if case.facts.gathered_dtype in ("bfloat16", "float16"):
+        return NotApplicable(NAME, f"FSDP gathers the parameters in {case.facts.gathered_dtype} already")
     spec = card(case.job.gpu)
     dtype = "bfloat16" if spec is None or "bf16" in spec.flops else "float16"
     if spec is not None and not {"bf16", "fp16"} & set(spec.flops):

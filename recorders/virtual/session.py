@@ -80,6 +80,7 @@ class Session:
             **describe(hooks.live_roots(), hooks.live_optimizers()),
             "inputs": [{"shape": list(shape), "dtype": dtype, "count": n} for (shape, dtype), n in self.inputs.items()],
             "autocast": hooks.autocast,
+            "recomputes": hooks.recomputes,
             "steps": hooks.completed,
             "backwards_per_step": hooks.backwards_per_step,
         }

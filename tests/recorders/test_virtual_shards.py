@@ -40,3 +40,20 @@ def test_shards_and_gathered_blocks_are_counted_exactly(tmp_path: Path) -> None:
     most = max(held(event)["communication"] for event in range(forward, backward))
     assert 2 * BLOCK <= most <= 4 * BLOCK  # a block unsharded, and one or two all-gathers under way
     assert held(step)["communication"] == 0
+
+
+def test_the_type_in_which_parameters_are_gathered_is_recorded(tmp_path: Path) -> None:
+    """A policy's bfloat16; nothing where there is no policy."""
+    half = tmp_path / "half.py"
+    policy = "fully_shard(block, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))"
+    text = JOB.read_text().replace("import fully_shard", "import MixedPrecisionPolicy, fully_shard")
+    half.write_text(text.replace("fully_shard(block)", policy))
+    for script, dtype in ((JOB, None), (half, "bfloat16")):
+        folder = tmp_path / script.stem
+        result = run(RunSpec(script=str(script), run_dir=folder, gpu="a100-40gb", nproc_per_node=WORLD, steps=1))
+        assert result.failure is None, result.failure
+        recording = reader.load(result.snapshots[0]).recording
+        assert recording is not None
+        parameters = recording.facts["parameters"]
+        assert isinstance(parameters, dict)
+        assert parameters["gathered_dtype"] == dtype

@@ -190,3 +190,20 @@ def test_inference_that_runs_out_of_memory_gets_no_grad_first(record: Callable[.
     whole = plan(cut, job, whole=MemoryProfile(devices=(record("serve.py", arguments),)))
     assert whole.candidates[0].name == "no-grad-evaluation"
     assert whole.candidates[0].fits
+
+
+def test_parameters_that_fsdp_gathers_in_half_are_not_cast_again(plain: DeviceProfile) -> None:
+    case = case_of(plain, _job())
+    remedy = REMEDIES["mixed-precision"]
+    assert not isinstance(remedy.settings(case), NotApplicable)
+    refused = remedy.settings(replace(case, facts=replace(case.facts, gathered_dtype="bfloat16")))
+    assert isinstance(refused, NotApplicable)
+    assert "gathers the parameters in bfloat16" in refused.reason
+
+
+def test_a_recording_tells_whether_blocks_run_again_in_backward(record: Callable[..., DeviceProfile]) -> None:
+    checkpointed = Setting(name="activation-checkpointing", options={"every": 1})
+    for settings, recomputes in (((), False), ((checkpointed,), True)):
+        recording = record(*LM, settings).snapshot.recording
+        assert recording is not None
+        assert recording.facts["recomputes"] is recomputes
