@@ -60,7 +60,7 @@ def _page(name: str) -> str:
         wanted = name.lower()
         naming = [cause for cause in _modules(_causes()) if wanted in cause.REMEDIES]
         if naming:
-            best = max(naming, key=lambda cause: wanted in (cause.__doc__ or ""))
+            best = max(naming, key=lambda cause: _says_of(cause, wanted))
             raise OomdocError(f"{wanted} has no page of its own; {best.CODE} names it: oomdoc explain {best.CODE}")
         import difflib
 
@@ -73,6 +73,12 @@ def _page(name: str) -> str:
     if hasattr(module, "REMEDIES") and module.REMEDIES:
         tail = "\n\nRemedies: " + ", ".join(f"`{remedy}`" for remedy in module.REMEDIES)
     return f"{head}\n\n{text}{tail}\n"
+
+
+def _says_of(cause: Any, remedy: str) -> int:
+    """How much a cause's page says of a remedy: an entry of its own, a mention, nothing."""
+    page = inspect.cleandoc(cause.__doc__ or "")
+    return 2 if f"    {remedy}:" in page else int(remedy in page)
 
 
 def _draw(page: str) -> str:

@@ -14,7 +14,8 @@ Known limits
     A cache that is made once, before the recording, has no stack and looks like parameters.
 
 What the remedies change
-    smaller-batch (fewer sequences or beams), a shorter maximum length, a quantised or offloaded cache.
+    smaller-batch (fewer sequences or beams), a shorter maximum length.
+    quantized-kv-cache: a cache in fewer bits, or one that is offloaded to the host.
 """
 
 from collections.abc import Mapping

@@ -18,8 +18,8 @@ Known limits
     parameters, so in a bare snapshot without frames they are unknown rather than guessed.
 
 What the remedies change
-    fsdp divides it by the number of ranks, cpu-offload moves it to the host; another optimizer keeps less of it. A
-    smaller batch does nothing.
+    fsdp divides it by the number of ranks, cpu-offload moves it to the host. A smaller batch does nothing.
+    eight-bit-optimizer: one that keeps its state in one byte each (bitsandbytes, torchao) in place of four.
 """
 
 from collections.abc import Mapping

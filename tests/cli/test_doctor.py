@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 from oomdoc.cli import doctor, nvml
-from oomdoc.cli.explain import pages
+from oomdoc.cli.explain import _page, pages
+from oomdoc.errors import OomdocError
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -69,3 +70,16 @@ def test_a_remedy_without_a_page_leads_to_its_cause(oomdoc: Run) -> None:
         code = done.stderr.split()[-1]
         assert done.stderr.endswith(f"names it: oomdoc explain {code}\n")
         assert name in known[code].REMEDIES
+
+
+def test_every_remedy_that_a_cause_names_leads_to_a_page_that_speaks_of_it() -> None:
+    """One without a page of its own: to the cause whose page has an entry for it."""
+    known = pages()
+    named = {name for module in known.values() for name in getattr(module, "REMEDIES", ())}
+    without = sorted(named - set(known))
+    assert "eight-bit-optimizer" in without
+    for name in without:
+        with pytest.raises(OomdocError, match=r"oomdoc explain OOM\d+$") as error:
+            _page(name)
+        cause = known[str(error.value).rsplit(" ", 1)[1]]
+        assert f"    {name}: " in cause.__doc__, name
