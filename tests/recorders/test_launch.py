@@ -180,6 +180,8 @@ def sleeper(tmp_path: Path, catches: int) -> Iterator["subprocess.Popen[bytes]"]
     """A launcher in a process group of its own, whose script is up."""
     path = script(tmp_path, SLEEPS)
     code = (
+        # a job that a shell starts with `&` inherits an ignored SIGINT, and so would these
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys; from pathlib import Path; from oomdoc.recorders.launch import RunSpec, run\n"
         f"spec = RunSpec(script={str(path)!r}, args=({str(catches)!r},), run_dir=Path({str(tmp_path / 'out')!r}), "
         "gpu='t4')\nstatus = run(spec).exit_status\nsys.exit(128 - status if status < 0 else status)"
