@@ -22,7 +22,7 @@ SPEC_FILE = "spec.json"
 PROGRESS_FD = "OOMDOC_PROGRESS_FD"  # the fd that the child writes JSON lines to
 INTERRUPTED_RECORD = {"interrupted": True}  # such a line: a SIGINT has come to the child
 INTERRUPTED = 130
-GRACE_SECONDS = 1.0  # in which the child says that it has the SIGINT too
+GRACE_SECONDS = 3.0  # in which the child says that it has the SIGINT too, also on a machine under load
 DEFAULT_STEPS = 4  # virtual: gradients, optimizer state and the allocator's cache are steady by then
 
 

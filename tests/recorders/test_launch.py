@@ -169,7 +169,7 @@ for _ in range(int(sys.argv[1])):
         time.sleep(60)
     except KeyboardInterrupt:
         print("caught", flush=True)
-        time.sleep(2.5)
+        time.sleep(4.5)
         raise SystemExit(9)
 time.sleep(60)
 """
