@@ -163,15 +163,15 @@ def test_sigterm_leaves_a_snapshot(tmp_path: Path) -> None:
 SLEEPS = """\
 import sys, time, torch
 x = torch.empty(1000, device="cuda")
-print("up", flush=True)
-for _ in range(int(sys.argv[1])):
-    try:
-        time.sleep(60)
-    except KeyboardInterrupt:
-        print("caught", flush=True)
-        time.sleep(4.5)
-        raise SystemExit(9)
-time.sleep(60)
+try:
+    print("up", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    if sys.argv[1] == "0":
+        raise
+    print("caught", flush=True)
+    time.sleep(4.5)
+    raise SystemExit(9)
 """
 
 
