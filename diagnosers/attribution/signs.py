@@ -160,7 +160,7 @@ TABLE: tuple[Entry, ...] = (
     Entry(Sign.COPY, r"^_{0,2}deepcopy(_{2}|_\w+)?$", python=True),
 )
 
-_PYTHON_FILE = re.compile(r"\.pyw?$|^<(stdin|ipython-input.*|string|frozen .*|eval_with_key.*)>$|^/tmp/ipykernel_")
+_PYTHON_FILE = re.compile(r"\.pyw?$|^<(stdin|ipython-input.*|string|frozen .*|eval_with_key.*)>$")
 _LIBRARY_FILE = re.compile(
     r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[^/\\]*[/\\]|python[^/\\]*[/\\][Ll]ib[/\\]"
     r"|^<frozen |^<string>$|^<eval_with_key"
