@@ -40,7 +40,29 @@ def get(content: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def set_value(text: str, path: tuple[str, ...], value: Any) -> str:
-    """`text` with `value` at `path`; unchanged when it is there already."""
+    """`text` with `value` at `path`; unchanged when it is there already.
+
+    Raises OomdocError, rather than write it, where the new text would not say that and nothing else (an anchor that
+    is used elsewhere, for one).
+    """
+    new = _edited(text, path, value)
+    try:
+        right = yaml.safe_load(new) == _with(yaml.safe_load(text), path, value)
+    except yaml.YAMLError:
+        right = False
+    if not right:
+        raise OomdocError(f"cannot set {'.'.join(path)} without touching the rest of the file: change it by hand.")
+    return new
+
+
+def _with(content: Any, path: tuple[str, ...], value: Any) -> Any:
+    if not path:
+        return value
+    old = content if isinstance(content, dict) else {}
+    return {**old, path[0]: _with(old.get(path[0]), path[1:], value)}
+
+
+def _edited(text: str, path: tuple[str, ...], value: Any) -> str:
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     if root is None:
         start = "" if not text or text.endswith("\n") else "\n"
@@ -66,13 +88,19 @@ def _nested(path: tuple[str, ...], value: Any) -> Any:
 
 
 def _replace(text: str, node: Node, value: Any) -> str:
-    if yaml.safe_load(text[node.start_mark.index : node.end_mark.index]) == value and not isinstance(value, Mapping):
+    start, end = node.start_mark.index, _last_index(node)
+    if isinstance(node, ScalarNode) and node.style in ("|", ">"):
+        end = len(text[:end].rstrip())
+    before = yaml.SafeLoader("").construct_document(node) if not isinstance(node, MappingNode) else None
+    if type(before) is type(value) and before == value:
         return text
     if isinstance(node, MappingNode) and not node.flow_style and not isinstance(value, Mapping):
         raise OomdocError("a mapping in the file stands where a single value belongs: change it by hand.")
-    start, end = node.start_mark.index, node.end_mark.index
+    if isinstance(node, yaml.SequenceNode) and not node.flow_style and not text[:start].rstrip(" ").endswith(":"):
+        # its first dash stands on a line of its own: the new value goes back to the line of its key
+        start = text.rfind(":", 0, start) + 1
     gap = " " if start > 0 and text[start - 1] == ":" else ""
-    return text[:start] + gap + _render(value) + text[end:]
+    return text[:start] + gap + (_json(value) if _is_json(text) else _render(value)) + text[end:]
 
 
 def _insert(text: str, node: MappingNode, key: str, value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from oomdoc.errors import OomdocError
 from oomdoc.remedies.config_file import parse
@@ -200,6 +200,9 @@ trees = st.recursive(
 )
 
 
+@example(tree={"a": 0}, path=["a"], value="a", style="json")
+@example(tree={"a": ["a"]}, path=["a"], value=0, style="block")
+@example(tree={"a": 1}, path=["a"], value=True, style="block")
 @given(
     tree=trees,
     path=st.lists(words, min_size=1, max_size=3),
@@ -224,8 +227,26 @@ def test_setting_a_key_changes_that_key_and_nothing_else(
         at = at[key]
     at[path[-1]] = value
     new = set_value(text, tuple(path), value)
-    assert yaml.safe_load(new) == expected
+    assert repr(yaml.safe_load(new)) == repr(expected)
     if style != "block":
         assert json.loads(new) == expected
-    assert list(yaml.safe_load(new)) == list(expected)
     assert set_value(new, tuple(path), value) == new
+
+
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [
+        ("a: >\n  text\n  more\nb: 1\n", "a: 7\nb: 1\n"),
+        ("a:\n- x # c\nb: 1\n", "a: 7 # c\nb: 1\n"),
+        ("a: # why\n  - x\nb: 1\n", "a: 7\nb: 1\n"),
+        ("a: null # c\n", "a: 7 # c\n"),
+        ("---\na: {b: 1}\n...\n", "---\na: 7\n...\n"),
+    ],
+)
+def test_a_value_of_any_style_is_replaced(text: str, new: str) -> None:
+    assert set_value(text, ("a",), 7) == new
+
+
+def test_what_cannot_be_set_alone_is_refused() -> None:
+    with pytest.raises(OomdocError, match="change it by hand"):
+        set_value("a: &x 5\nb: *x\n", ("a",), 7)
