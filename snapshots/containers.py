@@ -1,25 +1,30 @@
-"""From a file to the plain Python object in it: pickle, gzip, JSON copy, or a memory_viz page."""
+"""From a file to the plain Python object in it: pickle, JSON copy or memory_viz page, as it is or compressed."""
 
 import base64
 import binascii
+import bz2
 import gzip
 import io
 import json
+import lzma
 import re
+import zipfile
 import zlib
-from typing import IO
+from collections.abc import Callable, Iterator
+from typing import IO, Protocol
 
 from ..errors import UnreadableInputError
 from . import unpickler
 
-GZIP_MAGIC = b"\x1f\x8b"
 # pickle protocol 2 and later starts with PROTO; 0 and 1 with the opcode of a list or a dict
 PICKLE_STARTS = (0x80, *b"(]}")
 EMBEDDED = re.compile(rb'"base64"\s*:\s*"([A-Za-z0-9+/=\s]+)"')
+SUFFIXES = (".pickle", ".pkl", ".json", ".html")
 # A snapshot shrinks 5 to 40 times; a bomb about 1,000 times.
 MAX_EXPANSION = 200
 EXPANSION_FREE_BYTES = 64 << 20
 CHUNK_BYTES = 1 << 20
+MAX_XZ_DICTIONARY = 256 << 20  # four times what `xz -9` writes
 
 
 def read_object(file: IO[bytes], *, fenced: bool) -> tuple[object, int]:
@@ -33,8 +38,9 @@ def read_object(file: IO[bytes], *, fenced: bool) -> tuple[object, int]:
     file.seek(0)
     if not head:
         raise UnreadableInputError("the file is empty (did the job stop before it could write?)")
-    if head[:2] == GZIP_MAGIC:
-        file = io.BytesIO(_gunzip(file))
+    kind = compression(head)
+    if kind is not None:
+        file = io.BytesIO(_unpacked(file, kind))
         head = file.read(4096)
         file.seek(0)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -47,7 +53,7 @@ def read_object(file: IO[bytes], *, fenced: bool) -> tuple[object, int]:
     if head[:1] and head[0] in PICKLE_STARTS:
         return _pickle(file, fenced=fenced)
     raise UnreadableInputError(
-        "it is neither a pickle, JSON, gzip nor a memory_viz page; "
+        "it is neither a pickle, JSON nor a memory_viz page, as it is or compressed by gzip, bzip2, xz or zip; "
         "write one with torch.cuda.memory._dump_snapshot(path) or `oomdoc run`"
     )
 
@@ -61,22 +67,75 @@ def _pickle(file: IO[bytes], *, fenced: bool) -> tuple[object, int]:
     return unpickler.load(file), size
 
 
-def _gunzip(file: IO[bytes]) -> bytes:
+def compression(head: bytes) -> str | None:
+    """What the first bytes of a file say that it is compressed by; None for a plain one."""
+    return next((kind for kind, (magic, _) in _UNPACKERS.items() if head.startswith(magic)), None)
+
+
+def _unpacked(file: IO[bytes], kind: str) -> bytes:
     packed = file.seek(0, io.SEEK_END)
     file.seek(0)
     limit = EXPANSION_FREE_BYTES + MAX_EXPANSION * packed
     out = io.BytesIO()
     try:
-        with gzip.GzipFile(fileobj=file) as stream:
-            while chunk := stream.read(CHUNK_BYTES):
-                out.write(chunk)
-                if out.tell() > limit:
-                    raise UnreadableInputError(f"the gzip expands more than {MAX_EXPANSION} times, as no snapshot does")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UnreadableInputError(f"the gzip is damaged or cut off ({error})") from None
+        for chunk in _UNPACKERS[kind][1](file):
+            out.write(chunk)
+            if out.tell() > limit:
+                raise UnreadableInputError(f"the {kind} expands more than {MAX_EXPANSION} times, as no snapshot does")
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise UnreadableInputError(f"the {kind} is damaged or cut off ({error})") from None
     if not out.tell():
-        raise UnreadableInputError("the gzip is empty")
+        raise UnreadableInputError(f"the {kind} is empty")
     return out.getvalue()
+
+
+def _gzip(file: IO[bytes]) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=file) as stream:
+        yield from iter(lambda: stream.read(CHUNK_BYTES), b"")
+
+
+class _Decompressor(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    def decompress(self, data: bytes, max_length: int = ...) -> bytes: ...
+
+
+def _stream(file: IO[bytes], new: Callable[[], _Decompressor]) -> Iterator[bytes]:
+    """One stream of bzip2 or xz, which their file classes would read without a bound on memory."""
+    stream = new()
+    while not stream.eof:
+        data = file.read(CHUNK_BYTES) if stream.needs_input else b""
+        if stream.needs_input and not data:
+            raise EOFError("it ends before its end mark")
+        try:
+            yield stream.decompress(data, CHUNK_BYTES)
+        except OSError as error:
+            raise EOFError(str(error)) from None
+
+
+def _zip(file: IO[bytes]) -> Iterator[bytes]:
+    """The only snapshot-like member: of what a person zipped, or the pickle of `torch.save(snapshot, path)`."""
+    with zipfile.ZipFile(file) as archive:
+        members = [each for each in archive.infolist() if each.filename.endswith(SUFFIXES)]
+        if len(members) != 1:
+            raise UnreadableInputError(
+                f"the zip holds {len(members) or 'no'} files that end in {', '.join(SUFFIXES)}: unpack it and name one"
+            )
+        try:
+            with archive.open(members[0]) as stream:
+                yield from iter(lambda: stream.read(CHUNK_BYTES), b"")
+        except (RuntimeError, NotImplementedError) as error:
+            raise UnreadableInputError(f"the zip cannot be unpacked here ({error})") from None
+
+
+_UNPACKERS: dict[str, tuple[bytes, Callable[[IO[bytes]], Iterator[bytes]]]] = {
+    "gzip": (b"\x1f\x8b", _gzip),
+    "bzip2": (b"BZh", lambda file: _stream(file, bz2.BZ2Decompressor)),
+    "xz": (b"\xfd7zXZ\x00", lambda file: _stream(file, lambda: lzma.LZMADecompressor(memlimit=MAX_XZ_DICTIONARY))),
+    "zip": (b"PK\x03\x04", _zip),
+}
 
 
 def _embedded_pickle(page: bytes) -> bytes:

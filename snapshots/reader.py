@@ -1,8 +1,9 @@
 """Reading a snapshot, whatever wrote it, into columns. Nothing in the file is executed.
 
-Containers: the pickle of `torch.cuda.memory._dump_snapshot` or of `memory_snapshot` (a bare list of segments), gzip or
-a JSON copy of either, and the HTML page of memory_viz. Keys of torch 2.0 to 2.14; unknown keys and actions are
-ignored. What a file contradicts is left out and named in `Snapshot.problems`.
+Containers: the pickle of `torch.cuda.memory._dump_snapshot` or of `memory_snapshot` (a bare list of segments), a JSON
+copy of either, and the HTML page of memory_viz; each also in gzip, bzip2, xz or zip (`torch.save` writes one). Keys of
+torch 2.0 to 2.14; unknown keys and actions are ignored. What a file contradicts is left out and named in
+`Snapshot.problems`.
 """
 
 import os
@@ -17,7 +18,7 @@ import numpy as np
 from ..errors import UnreadableInputError
 from . import columns, layout, recording, sandbox, store
 from .columns import PoolTable
-from .containers import GZIP_MAGIC, read_object
+from .containers import compression, read_object
 from .interning import StackTable
 from .layout import MAX_DEVICE, RawSegments
 from .model import Annotation, DeviceSnapshot, Snapshot, Trace
@@ -26,7 +27,7 @@ from .timeline import extent
 from .unpickler import OddPickleError, collector_paused
 
 FENCE_BYTES = 256 << 10  # above it a child process costs less than walking the opcodes
-GZIP_FACTOR = 20  # how much a gzip is taken to expand when memory and time are bounded
+PACKED_FACTOR = 20  # how much a compressed file is taken to expand when memory and time are bounded
 MAX_SUM = float(1 << 62)  # sums of bytes stay exact in 64 bits
 READER_VERSION = 1  # raise it when the same file is read into other columns: kept ones are then read anew
 KEEP_BYTES = 32 << 20  # reading takes longer than a person notices
@@ -84,7 +85,7 @@ class _Loading:
 
     def _begin(self) -> None:
         file, state = self._file, os.fstat(self._file.fileno())
-        packed = file.read(2) == GZIP_MAGIC
+        packed = compression(file.read(8)) is not None
         file.seek(0)
         self._size = state.st_size
         self._source = {"size": state.st_size, "changed_ns": state.st_mtime_ns, "reader": READER_VERSION}
@@ -98,7 +99,7 @@ class _Loading:
         elif self._size >= KEEP_BYTES:
             self._done = store.kept(self._path, self._source)
         if self._done is None:
-            payload = self._size * (GZIP_FACTOR if packed else 1)
+            payload = self._size * (PACKED_FACTOR if packed else 1)
             self._child = sandbox.Reading(lambda: _read(file, fenced=True), payload)
 
     def result(self, on_progress: Callable[[float], None] | None = None) -> Snapshot:

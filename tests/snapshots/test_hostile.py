@@ -1,9 +1,11 @@
 """Broken and malicious files: one clear line each, nothing executed, memory and time bounded."""
 
 import base64
+import bz2
 import gzip
 import io
 import json
+import lzma
 import pickle
 import random
 import struct
@@ -53,10 +55,11 @@ def page(content: bytes) -> bytes:
     return b"<!DOCTYPE html><script>const local_files = " + json.dumps([name]).encode() + b"</script>"
 
 
-def zip_file() -> bytes:
+def zip_of(members: dict[str, bytes]) -> bytes:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as file:
-        file.writestr("archive/data.pkl", b"\x80\x02}.")
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
     return out.getvalue()
 
 
@@ -93,6 +96,16 @@ CORPUS: dict[str, bytes] = {
     "frame_too_short": b"\x80\x04\x95" + u64(1) + b"\x8c\x08segments",
     "gzip_bomb_zeros": gzip.compress(bytes(300 << 20)),
     "gzip_bomb_pickle": gzip.compress(b"\x80\x04" + b"K\x010" * (60 << 20) + b"."),
+    "bzip2_bomb": bz2.compress(bytes(300 << 20)),
+    "bzip2_cut": bz2.compress(pickle.dumps({"segments": []}))[:-3],
+    "bzip2_flipped": b"BZh91AY&SY" + bytes(200),
+    "xz_bomb": lzma.compress(bytes(300 << 20), preset=0),
+    "xz_cut": lzma.compress(pickle.dumps({"segments": []}))[:-3],
+    "xz_big_dictionary": lzma.compress(b"x", filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 30}]),
+    "zip_bomb": zip_of({"a.pickle": bytes(300 << 20)}),
+    "zip_of_two": zip_of({"a.pickle": b"x", "b.pickle": b"y"}),
+    "zip_cut": zip_of({"a.pickle": pickle.dumps({"segments": []})})[:-9],
+    "zip_with_global": zip_of({"a/data.pkl": b"\x80\x02cos\nsystem\n."}),
     "gzip_of_gzip": gzip.compress(gzip.compress(pickle.dumps({"segments": []}))),
     "integer_of_many_digits": b"I" + b"9" * 100_000 + b"\n.",
     "flood_of_lists": b"\x80\x04(" + b"]" * 500_000 + b"l.",
@@ -127,7 +140,8 @@ CORPUS: dict[str, bytes] = {
     "page_with_memo_bomb": page(MEMO_BOMB),
     "page_with_text": page(b"hello"),
     "gzip_with_global": gzip.compress(b"\x80\x02cos\nsystem\n."),
-    "zip": zip_file(),
+    "zip": zip_of({"archive/data.pkl": b"\x80\x02}."}),
+    "zip_of_none": zip_of({"readme.txt": b"x"}),
     "elf": b"\x7fELF" + bytes(100),
     "numpy": b"\x93NUMPY\x01\x00",
     "utf16_json": '{"segments": []}'.encode("utf-16"),
@@ -142,6 +156,7 @@ CODE = {
     "newobj_ex",
     "page_with_global",
     "gzip_with_global",
+    "zip_with_global",
 }
 
 # reads every file of a folder in the way that `argv[2]` names; the worst resident size goes to the last line

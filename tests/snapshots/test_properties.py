@@ -1,10 +1,14 @@
 """On thousands of generated jobs: the numbers are those of a plain walk, whatever form the file has."""
 
 import base64
+import bz2
 import copy
 import gzip
+import io
 import json
+import lzma
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,18 @@ JOBS = st.builds(
     st.integers(1, 2),
 )
 KEEP = st.one_of(st.none(), st.integers(0, 40))
-CONTAINERS = ("dict", "pickle0", "pickle2", "pickle4", "pickle5", "gzip", "json", "page")
+
+
+def zipped(data: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("snapshot/data.pkl", data)
+        archive.writestr("snapshot/version", "3\n")
+    return file.getvalue()
+
+
+PACKED = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress, "zip": zipped}
+CONTAINERS = ("dict", "pickle0", "pickle2", "pickle4", "pickle5", *PACKED, "json", "page")
 SOME = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -109,8 +124,8 @@ def packed(raw: Raw, container: str) -> bytes:
     if container == "json":
         return json.dumps(raw).encode()
     data = pickle.dumps(raw, int(container[-1]) if container[-1].isdigit() else 4)
-    if container == "gzip":
-        return gzip.compress(data)
+    if container in PACKED:
+        return PACKED[container](data)
     if container == "page":
         padded = base64.b64encode(data + bytes(3 - len(data) % 3)).decode()
         return f'<html>[{{"name": "snapshot.pickle", "base64": "{padded}"}}]</html>'.encode()
