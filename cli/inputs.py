@@ -18,6 +18,9 @@ RUN_FILE = "run.json"
 RUN_SCHEMA = "oomdoc.run/1"
 CONFIG_FILE = "oomdoc.yaml"
 _RANK_FILE = re.compile(r"^rank(\d+)\.pickle$")
+# what training scripts call theirs: rank0_memory_snapshot.pickle, mem-rank_3.pkl.gz
+_RANK = re.compile(r"(?:^|[^a-z])rank[-_ .=]?(\d+)", re.IGNORECASE)
+_SNAPSHOT_FILE = re.compile(r"\.(pickle|pkl)(\.(gz|bz2|xz|zip))?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +83,33 @@ def _of_directory(directory: Path) -> list[Path]:
     ranks = {int(match.group(1)): path for path in directory.iterdir() if (match := _RANK_FILE.match(path.name))}
     if ranks:
         return [ranks[rank] for rank in sorted(ranks)]
-    others = sorted(path for path in directory.iterdir() if path.suffix in (".pickle", ".pkl"))
+    others = _snapshots_in(directory)
     if not others:
-        raise UnreadableInputError(f"{directory} holds no snapshot: no rank0.pickle, and no other .pickle")
-    return others
+        inner = next((path for path in sorted(directory.iterdir()) if path.is_dir() and _snapshots_in(path)), None)
+        hint = f"; {inner} does" if inner else ""
+        raise UnreadableInputError(f"{directory} holds no snapshot: no rank0.pickle, and no other .pickle{hint}")
+    numbers = ranks_of(others)
+    return [path for _, path in sorted(zip(numbers, others, strict=True))] if numbers else others
+
+
+def _snapshots_in(directory: Path) -> list[Path]:
+    """In the order of the numbers in their names."""
+    found = [path for path in directory.iterdir() if _SNAPSHOT_FILE.search(path.name) and path.name[0] != "."]
+    return sorted(found, key=lambda path: [int(part) if part.isdigit() else part for part in _parts(path.name)])
+
+
+def _parts(name: str) -> list[str]:
+    """Text and number in turn, so that like is compared with like."""
+    return re.split(r"(\d+)", name)
+
+
+def ranks_of(files: Sequence[Path]) -> list[int] | None:
+    """The rank that the name of each of several files tells; None unless all do, and no two the same.
+
+    One file alone may be called so for another reason (lora_rank8.pickle).
+    """
+    numbers = [int(found[-1]) for path in files if (found := _RANK.findall(path.name))]
+    return numbers if len(set(numbers)) == len(files) > 1 else None
 
 
 def load(files: Sequence[Path]) -> "list[Snapshot]":

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .inputs import load
+from .inputs import load, ranks_of
 
 if TYPE_CHECKING:
     from ..diagnosers.interface import DeviceProfile, Diagnosis, MemoryProfile
@@ -17,7 +17,7 @@ def profile_files(files: Sequence[Path], gpu: str | None = None, capacity: str |
     """One profile for the job: a file per rank. `gpu` and `capacity` judge it against another card."""
     from ..diagnosers.profile import build
 
-    profile = build(load(files))
+    profile = build(load(files), ranks_of(files))
     if gpu is None and capacity is None:
         return profile
     return replace(profile, devices=tuple(_on_card(device, gpu, capacity) for device in profile.devices))

@@ -46,11 +46,14 @@ from .interface import (
 NEGLIGIBLE = 0.001
 
 
-def build(snapshots: Sequence[Snapshot]) -> MemoryProfile:
-    """One profile per device that holds memory or has events. Without a recording, the order gives the rank."""
+def build(snapshots: Sequence[Snapshot], ranks: Sequence[int] | None = None) -> MemoryProfile:
+    """One profile per device that holds memory or has events.
+
+    A recording knows its rank; else `ranks` (one per snapshot) tells it, or the order.
+    """
     devices: list[DeviceProfile] = []
     for index, snapshot in enumerate(snapshots):
-        rank = snapshot.recording.rank if snapshot.recording else index
+        rank = snapshot.recording.rank if snapshot.recording else index if ranks is None else ranks[index]
         used = (device for device in snapshot.devices if len(device.trace) or len(device.segments))
         devices += [profile_device(snapshot, device, rank) for device in used]
     return MemoryProfile(devices=tuple(sorted(devices, key=lambda each: (each.rank, each.device))))
