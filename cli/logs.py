@@ -2,9 +2,10 @@
 
 import json
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from ..errors import OomdocError, UnreadableInputError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 _HEAD_BYTES = 1 << 16
-_SNAPSHOT_NAMES = frozenset({".pickle", ".pkl", ".json", ".gz", ".html", ".htm"})
+_SNAPSHOT_NAMES = frozenset({".pickle", ".pkl", ".json", ".html", ".htm"})
 _SNAPSHOT_KEYS = (b'"segments"', b'"device_traces"', b'"blocks"')
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _TEXT_CONTROLS = frozenset(b"\t\n\r\x0b\x0c\x1b\x08\x07")
@@ -34,11 +35,30 @@ def _is_log(path: Path) -> bool:
     if path.suffix.lower() in _SNAPSHOT_NAMES or not path.is_file():
         return False
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             head = file.read(_HEAD_BYTES)
-    except OSError:
+    except (OSError, EOFError, ValueError):
         return False
     return is_log_text(head)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """The bytes of a log, unpacked where logrotate has packed it."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    if head.startswith(b"\x1f\x8b"):
+        import gzip
+
+        return cast(IO[bytes], gzip.open(path))
+    if head.startswith(b"\xfd7zXZ"):
+        import lzma
+
+        return lzma.open(path)
+    if head.startswith(b"BZh"):
+        import bz2
+
+        return bz2.open(path)
+    return path.open("rb")
 
 
 def is_log_text(head: bytes) -> bool:
@@ -98,13 +118,14 @@ def _read(targets: Sequence[str]) -> "Log":
                 streams.append(("stdin", sys.stdin.buffer))
             else:
                 try:
-                    streams.append((target, stack.enter_context(Path(target).open("rb"))))
+                    streams.append((target, stack.enter_context(_opened(Path(target)))))
                 except OSError as error:
                     raise UnreadableInputError(f"cannot read {target}: {error.strerror}") from error
         try:
             return read(streams)
-        except OSError as error:
-            raise UnreadableInputError(f"cannot read {' '.join(targets)}: {error.strerror}") from error
+        except (OSError, EOFError, zlib.error) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UnreadableInputError(f"cannot read {' '.join(targets)}: {why}") from error
 
 
 def _check_stdin() -> None:

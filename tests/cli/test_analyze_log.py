@@ -1,6 +1,9 @@
 """`oomdoc analyze train.log`: what is a log, the report in the contract, the exit status."""
 
+import bz2
+import gzip
 import json
+import lzma
 import subprocess
 import sys
 from collections.abc import Callable
@@ -142,3 +145,17 @@ def test_a_card_cannot_be_named_for_a_log(oomdoc: Run, tmp_path: Path) -> None:
     done = oomdoc("analyze", "train.log", "--gpu", "h100-80gb")
     assert done.returncode == 2
     assert "judge recordings" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+def test_a_packed_log_is_read_and_a_cut_one_refused(oomdoc: Run, tmp_path: Path, kind: str) -> None:
+    pack = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}[kind]
+    packed = pack("".join(f"step {n} loss {n * 7919 % 1009}\n" for n in range(20_000)).encode() + OTHERS.encode())
+    (tmp_path / f"train.log.{kind}").write_bytes(packed)
+    done = oomdoc("analyze", f"train.log.{kind}")
+    assert done.returncode == 1
+    assert "512.0 MiB" in done.stdout
+    (tmp_path / f"train.log.{kind}").write_bytes(packed[:-20])
+    done = oomdoc("analyze", f"train.log.{kind}")
+    assert done.returncode == 3
+    assert len(done.stderr.strip().splitlines()) == 1
