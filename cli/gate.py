@@ -8,21 +8,7 @@ import typer
 
 from ..errors import OomdocError, UnreadableInputError
 from .format import Format
-from .options import (
-    AllocConfOption,
-    ApplyOption,
-    CapacityOption,
-    FormatOption,
-    GpuOption,
-    ModuleOption,
-    NnodesOption,
-    NprocOption,
-    OutputOption,
-    RankOption,
-    ScriptArguments,
-    StepsOption,
-    VirtualOption,
-)
+from .options import ApplyOption, FormatOption, JobOptions, OutputOption, ScriptArguments, with_job_options
 
 if TYPE_CHECKING:
     from ..diagnosers.interface import DeviceProfile, Diagnosis
@@ -43,9 +29,12 @@ class Metric(str, Enum):
     REQUESTED = "requested"
 
 
+@with_job_options
 def gate(
     target: Annotated[str, typer.Argument(metavar="SCRIPT|SNAPSHOT|RUNDIR", help="What to measure.")],
     args: ScriptArguments = None,
+    *,
+    job: JobOptions,
     budget: Annotated[
         str | None, typer.Option("--budget", metavar="SIZE", help="The most that the job may need, such as 30GiB.")
     ] = None,
@@ -53,16 +42,7 @@ def gate(
         Metric,
         typer.Option(help="The peak that counts: torch.cuda.max_memory_allocated, max_memory_reserved, or tensors."),
     ] = Metric.ALLOCATED,
-    gpu: GpuOption = None,
-    virtual: VirtualOption = None,
-    capacity: CapacityOption = None,
-    module: ModuleOption = False,
-    nproc_per_node: NprocOption = 1,
-    nnodes: NnodesOption = 1,
-    rank: RankOption = 0,
-    steps: StepsOption = None,
     apply: ApplyOption = None,
-    alloc_conf: AllocConfOption = None,
     form: FormatOption = Format.TERMINAL,
     output: OutputOption = None,
 ) -> None:
@@ -74,22 +54,20 @@ def gate(
     from .inputs import is_script, no_arguments, snapshot_files
     from .job import command_of
 
-    script = is_script(target, module)
+    script = is_script(target, job.module)
     if not script:
         no_arguments(target, args)
     if budget is None:
         raise OomdocError("a gate needs a budget: --budget 30GiB")
     budget_bytes = parse_size(budget)
+    card = (job.gpu, job.capacity)
     if script:
-        command = command_of(
-            target, args, module=module, virtual=virtual, gpu=gpu, capacity=capacity, nproc_per_node=nproc_per_node,
-            nnodes=nnodes, rank=rank, steps=steps, alloc_conf=alloc_conf, apply=apply,
-        )  # fmt: skip
+        command = command_of(target, args, job, apply)
         files = _recorded(command, form, output)
-        gpu = capacity = None  # the recording knows its card
+        card = (None, None)  # the recording knows its own
     else:
         files = snapshot_files([target])
-    if not _judge(files, target, budget_bytes, metric, (gpu, capacity), form, output):
+    if not _judge(files, target, budget_bytes, metric, card, form, output):
         raise typer.Exit(1)
 
 

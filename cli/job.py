@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,50 +16,39 @@ from .progress import progress
 
 if TYPE_CHECKING:
     from ..recorders.launch import RunResult, RunSpec
+    from .options import JobOptions
 
 DEFAULT_GPU = "a100-80gb"
 
 
-def command_of(
-    script: str,
-    args: list[str] | None,
-    *,
-    module: bool,
-    virtual: bool | None,
-    gpu: str | None,
-    capacity: str | None,
-    nproc_per_node: int,
-    nnodes: int,
-    rank: int,
-    steps: int | None,
-    alloc_conf: str | None,
-    apply: Path | None = None,
-) -> Command:
-    """The options of `run`, `plan` and `gate` as one record, checked as far as that needs no torch."""
+def command_of(script: str, args: Sequence[str] | None, job: "JobOptions", apply: Path | None = None) -> Command:
+    """A script and how to run it as one record, checked as far as that needs no torch."""
     from ..configs.loader import gpu as find
     from ..configs.loader import parse_capacity
 
-    check_script(script, module)
-    if rank >= nproc_per_node * nnodes:
-        raise OomdocError(f"--rank {rank} does not exist among {nproc_per_node * nnodes} ranks (0 is the first)")
-    on_virtual = not has_cuda() if virtual is None else virtual
+    check_script(script, job.module)
+    ranks = job.nproc_per_node * job.nnodes
+    if job.rank >= ranks:
+        raise OomdocError(f"--rank {job.rank} does not exist among {ranks} ranks (0 is the first)")
+    on_virtual = not has_cuda() if job.virtual is None else job.virtual
     if not on_virtual and not has_cuda():
         raise OomdocError("--real needs a CUDA device and none is visible; --virtual runs without one")
+    gpu = job.gpu
     if on_virtual and gpu is None:
         gpu = DEFAULT_GPU
         say(f"no --gpu was named: taking {gpu}")
     command = Command(
         script=script,
         args=tuple(args or ()),
-        module=module,
+        module=job.module,
         virtual=on_virtual,
         gpu=None if gpu is None else find(gpu).name,
-        capacity_bytes=None if capacity is None else parse_capacity(capacity),
-        nproc_per_node=nproc_per_node,
-        nnodes=nnodes,
-        rank=rank,
-        steps=steps,
-        alloc_conf=alloc_conf,
+        capacity_bytes=None if job.capacity is None else parse_capacity(job.capacity),
+        nproc_per_node=job.nproc_per_node,
+        nnodes=job.nnodes,
+        rank=job.rank,
+        steps=job.steps,
+        alloc_conf=job.alloc_conf,
     )
     return command if apply is None else _with_remedies(command, apply)
 

@@ -1,7 +1,11 @@
 """The options that several commands share, each declared once."""
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -63,3 +67,43 @@ RunDirOption = Annotated[
 ScriptArguments = Annotated[
     list[str] | None, typer.Argument(metavar="ARGS", help="Passed to the script untouched.", show_default=False)
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """How a script is run, or which card a recording is judged against: the options of `run`, `plan` and `gate`."""
+
+    gpu: GpuOption = None
+    virtual: VirtualOption = None
+    capacity: CapacityOption = None
+    module: ModuleOption = False
+    nproc_per_node: NprocOption = 1
+    nnodes: NnodesOption = 1
+    rank: RankOption = 0
+    steps: StepsOption = None
+    alloc_conf: AllocConfOption = None
+
+
+def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of `JobOptions` in the place of its parameter `job`, which receives them."""
+    names = [each.name for each in fields(JobOptions)]
+
+    @functools.wraps(command)
+    def expanded(**values: Any) -> None:
+        job = JobOptions(**{name: values.pop(name) for name in names})
+        command(job=job, **values)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name == "job":
+            parameters += [_parameter(each.name, each.default, each.type) for each in fields(JobOptions)]
+        else:
+            parameters.append(_parameter(parameter.name, parameter.default, parameter.annotation))
+    # what typer reads; kept apart from `command`, whose own signature stays what it is
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {each.name: each.annotation for each in parameters}
+    return expanded
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -9,21 +9,7 @@ import typer
 
 from .format import Format
 from .inputs import CONFIG_FILE, LATEST
-from .options import (
-    AllocConfOption,
-    CapacityOption,
-    FormatOption,
-    GpuOption,
-    ModuleOption,
-    NnodesOption,
-    NprocOption,
-    OutputOption,
-    RankOption,
-    RunDirOption,
-    ScriptArguments,
-    StepsOption,
-    VirtualOption,
-)
+from .options import FormatOption, JobOptions, OutputOption, RunDirOption, ScriptArguments, with_job_options
 
 if TYPE_CHECKING:
     from ..remedies.interface import Candidate, Plan
@@ -40,21 +26,15 @@ EPILOG = """Examples:
 """
 
 
+@with_job_options
 def plan(
     target: Annotated[
         str | None,
         typer.Argument(metavar="[SCRIPT|RUNDIR|SNAPSHOT]", help="Default: the latest run here.", show_default=False),
     ] = None,
     args: ScriptArguments = None,
-    gpu: GpuOption = None,
-    virtual: VirtualOption = None,
-    capacity: CapacityOption = None,
-    module: ModuleOption = False,
-    nproc_per_node: NprocOption = 1,
-    nnodes: NnodesOption = 1,
-    rank: RankOption = 0,
-    steps: StepsOption = None,
-    alloc_conf: AllocConfOption = None,
+    *,
+    job: JobOptions,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Run the best candidates on the virtual GPU to prove them.")
     ] = True,
@@ -73,15 +53,12 @@ def plan(
     from .output import emit
 
     target = target or str(LATEST)
-    if is_script(target, module):
-        command = command_of(
-            target, args, module=module, virtual=virtual, gpu=gpu, capacity=capacity, nproc_per_node=nproc_per_node,
-            nnodes=nnodes, rank=rank, steps=steps, alloc_conf=alloc_conf,
-        )  # fmt: skip
+    if is_script(target, job.module):
+        command = command_of(target, args, job)
         report = _of_script(command, run_dir, verify, form, output)
     else:
         no_arguments(target, args)
-        report = _of_recording(target, (gpu, capacity), verify, form, output)
+        report = _of_recording(target, (job.gpu, job.capacity), verify, form, output)
     emit(report, form, output)
     if report.verdict.out_of_memory and not (report.plan and best(report.plan)):
         raise typer.Exit(1)

@@ -9,20 +9,13 @@ import typer
 
 from .format import Format
 from .options import (
-    AllocConfOption,
     ApplyOption,
-    CapacityOption,
     FormatOption,
-    GpuOption,
-    ModuleOption,
-    NnodesOption,
-    NprocOption,
+    JobOptions,
     OutputOption,
-    RankOption,
     RunDirOption,
     ScriptArguments,
-    StepsOption,
-    VirtualOption,
+    with_job_options,
 )
 
 if TYPE_CHECKING:
@@ -42,19 +35,13 @@ EPILOG = """Examples:
 """
 
 
+@with_job_options
 def run(
     script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python script, or with -m a module.")],
     args: ScriptArguments = None,
-    gpu: GpuOption = None,
-    virtual: VirtualOption = None,
-    capacity: CapacityOption = None,
-    module: ModuleOption = False,
-    nproc_per_node: NprocOption = 1,
-    nnodes: NnodesOption = 1,
-    rank: RankOption = 0,
-    steps: StepsOption = None,
+    *,
+    job: JobOptions,
     apply: ApplyOption = None,
-    alloc_conf: AllocConfOption = None,
     run_dir: RunDirOption = None,
     form: FormatOption = Format.TERMINAL,
     output: OutputOption = None,
@@ -68,10 +55,7 @@ def run(
     from .job import command_of, new_run_dir, record
     from .output import script_output
 
-    command = command_of(
-        script, args, module=module, virtual=virtual, gpu=gpu, capacity=capacity, nproc_per_node=nproc_per_node,
-        nnodes=nnodes, rank=rank, steps=steps, alloc_conf=alloc_conf, apply=apply,
-    )  # fmt: skip
+    command = command_of(script, args, job, apply)
     directory = new_run_dir(command, run_dir)
     with script_output(form, output):
         result = record(command, directory)
