@@ -52,7 +52,7 @@ def gate(
     """
     from ..configs.loader import parse_size
     from .inputs import is_script, no_arguments, snapshot_files
-    from .job import command_of
+    from .launching import command_of
 
     script = is_script(target, job.module)
     if not script:
@@ -73,7 +73,7 @@ def gate(
 
 def _recorded(command: object, form: Format, output: Path | None) -> list[Path]:
     from .inputs import Command
-    from .job import new_run_dir, record
+    from .launching import new_run_dir, record
     from .output import say, script_output
     from .run import own_status
 

@@ -49,7 +49,7 @@ def plan(
     0 when a change fits (or nothing needs one), 1 when none does.
     """
     from .inputs import is_script, no_arguments
-    from .job import command_of
+    from .launching import command_of
     from .output import emit
 
     target = target or str(LATEST)
@@ -80,7 +80,7 @@ def applicable(plan: "Plan") -> "Candidate | None":
 
 
 def _of_script(command: "Command", wanted: Path | None, verify: bool, form: Format, output: Path | None) -> "Report":
-    from .job import new_run_dir, record
+    from .launching import new_run_dir, record
     from .output import say, script_output
     from .run import own_status
 

@@ -52,7 +52,7 @@ def run(
     --virtual, the script runs on a virtual one: nothing is computed, every allocation is as on the card named.
     Exit status 1 when the script ran out of memory, else the script's own.
     """
-    from .job import command_of, new_run_dir, record
+    from .launching import command_of, new_run_dir, record
     from .output import script_output
 
     command = command_of(script, args, job, apply)

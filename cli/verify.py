@@ -18,7 +18,7 @@ UNLIMITED_BYTES = 1 << 44  # 16 TiB: no job reaches it, and the virtual driver's
 
 def whole_profile(command: Command, directory: Path) -> "MemoryProfile | None":
     """The same run on a card that never fills: what comes after the failure. None where it could not be recorded."""
-    from .job import record
+    from .launching import record
     from .pipeline import profile_files
 
     folder = directory / "unlimited"
@@ -52,7 +52,7 @@ def verifier(command: Command, directory: Path) -> "Verify":
 
 def _tried(command: Command, folder: Path, what: str) -> "Verified":
     from ..remedies.interface import Verified
-    from .job import record
+    from .launching import record
 
     result = record(command, folder, what=what, log=folder / LOG_FILE)
     error = _error(result)

@@ -1,4 +1,4 @@
-"""The facts of a recorded job (`Recording.facts`, see `recorders.job`), typed; empty where none were recorded."""
+"""The facts of a recorded job (`Recording.facts`, see `recorders.facts`), typed; empty where none were recorded."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...diagnosers.interface import CATEGORIES, Category
+from ...diagnosers.interface import CATEGORIES
 from ...snapshots.model import (
     Action,
     Blocks,
@@ -21,21 +21,10 @@ from ...snapshots.model import (
     Stacks,
     Trace,
 )
+from ..categories import COMMUNICATION, WEAKER_THAN_COMMUNICATION, asked_by_collective
 from .device import EventLog, VirtualDevice
 
 SCHEMA = "oomdoc.recording/1"
-COMMUNICATION = CATEGORIES.index(Category.COMMUNICATION.value)
-# An allocation asked for by these files of torch is a buffer of a collective (all-gather, reduce-scatter, DDP bucket),
-# unless it turns out to be a parameter, gradient or state.
-_COLLECTIVES = (
-    "torch/distributed/fsdp/",
-    "torch/distributed/_composable/",
-    "torch/distributed/_functional_collectives.py",
-    "torch/distributed/distributed_c10d.py",
-    "torch/distributed/algorithms/ddp_comm_hooks/",
-    "torch/nn/parallel/distributed.py",
-)
-_WEAKER = [-1, *(CATEGORIES.index(each.value) for each in (Category.ACTIVATION, Category.TEMPORARY, Category.INPUT))]
 
 
 def build(
@@ -129,22 +118,14 @@ def _latest_stacks(trace: Trace) -> dict[int, int]:
 def _recorded(log: EventLog, marks: Sequence[Mark], stacks: Stacks) -> DeviceRecording:
     allocates = np.array(log.action, np.uint8) == Action.ALLOC
     category = np.array(log.category, np.int8)
-    for_collectives = np.array([*map(_asked_by_collective, _innermost(stacks)), False], np.bool_)  # the last: no stack
-    category[for_collectives[np.array(log.stack, np.int64)] & np.isin(category, _WEAKER)] = COMMUNICATION
+    for_collectives = np.array(asked_by_collective(stacks), np.bool_)[np.array(log.stack, np.int64)]
+    category[for_collectives & np.isin(category, WEAKER_THAN_COMMUNICATION)] = COMMUNICATION
     return DeviceRecording(
         category=np.where(allocates, category, np.int8(-1)).astype(np.int8),
         module=np.array(log.module, np.int32),
         estimated=np.array(log.estimated, np.bool_) & allocates,
         marks=tuple(marks),
     )
-
-
-def _innermost(stacks: Stacks) -> list[str]:
-    return [stacks.frames[stack[0]].filename if stack else "" for stack in stacks.stacks]
-
-
-def _asked_by_collective(filename: str) -> bool:
-    return any(part in filename.replace("\\", "/") for part in _COLLECTIVES)
 
 
 def fidelity(device: VirtualDevice, notes: Mapping[str, int], estimated: Mapping[str, Any]) -> dict[str, object]:

@@ -7,36 +7,14 @@ import gc
 
 import torch
 
-from ...diagnosers.interface import CATEGORIES, Category
 from ...snapshots.model import Mark
+from ..categories import ACTIVATION, RANK, TEMPORARY
 from ..hooks import BACKWARD, FORWARD, OPTIMIZER, Hooks
 from .device import VirtualDevice
 from .private import raw_is_meta
 from .storages import RECORDS, Kind, storage_key
 
-_STRENGTH = [
-    CATEGORIES.index(each.value)
-    for each in (
-        Category.UNKNOWN,
-        Category.TEMPORARY,
-        Category.ACTIVATION,
-        Category.KV_CACHE,
-        Category.INPUT,
-        Category.WORKSPACE,
-        Category.AUTOCAST_CACHE,
-        Category.COMMUNICATION,
-        Category.BUFFER,
-        Category.GRADIENT,
-        Category.OPTIMIZER_STATE,
-        Category.PARAMETER,
-    )
-]
-_RANK = {-1: -1, **{category: rank for rank, category in enumerate(_STRENGTH)}}
-_PHASE_CATEGORY = {
-    FORWARD: CATEGORIES.index(Category.ACTIVATION.value),
-    BACKWARD: CATEGORIES.index(Category.TEMPORARY.value),
-    OPTIMIZER: CATEGORIES.index(Category.TEMPORARY.value),
-}
+_PHASE_CATEGORY = {FORWARD: ACTIVATION, BACKWARD: TEMPORARY, OPTIMIZER: TEMPORARY}
 
 
 class Roles:
@@ -69,7 +47,7 @@ class Roles:
         if record is None or record.kind is not Kind.CUDA or record.event < 0:
             return
         column = self.device.logs[record.index].category
-        if _RANK[category] > _RANK[column[record.event]]:
+        if RANK[category] > RANK[column[record.event]]:
             column[record.event] = category
 
     def at_node(self, sequence: int) -> None:

@@ -15,8 +15,8 @@ from ...errors import OomdocError
 from ...snapshots import writer
 from ...snapshots.model import Snapshot
 from ...snapshots.unpickler import collector_paused
+from ..facts import describe
 from ..hooks import Hooks
-from ..job import describe
 from . import (
     autocast,
     composites,

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from oomdoc.recorders.job import describe
+from oomdoc.recorders.facts import describe
 from oomdoc.remedies.job_facts import JobFacts, read
 from oomdoc.snapshots.model import Recording
 
