@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .batch_scaling import with_batch
-from .costs.collectives import fsdp_factor
+from .costs.sharding import fsdp_factor
 from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
 from .passes import BlockPass, Iteration, block_passes, is_training, iterations

@@ -35,7 +35,8 @@ class Job:
     world_size: int
     nnodes: int = 1
     batch_size: int | None = None
-    link: str | None = None  # name in configs/links.yaml, between GPUs of a node
+    intra_link: str | None = None  # nvlink, pcie or sys; None = NVLink where the card has it
+    network: str | None = None  # between nodes: a name in configs/links.yaml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,14 @@
 """Jobs recorded on the virtual GPU, each once for all tests of the room."""
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parent))  # the room's helper modules are importable by name
 
 from oomdoc.diagnosers.interface import DeviceProfile
 from oomdoc.diagnosers.profile import build
