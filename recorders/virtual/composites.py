@@ -1,9 +1,9 @@
 """Composite operations that look at `is_cuda()` in C++, where virtual (meta) tensors would take another road.
 
 Three ways to put them right: a kernel on AutogradMeta for composites (dropout, attention, softmax into float, prod); a
-Meta kernel for one that CUDA runs fused (rms_norm); and "opening" an operation that is a composite below autograd, so
-that its temporaries are seen (`OPENED`). Under inference_mode autograd keys are off and the composites reach the
-tracker whole: the same kernels then serve as its handlers.
+Meta kernel for those that CUDA runs fused (rms_norm, the backward of mish); and "opening" an operation that is a
+composite below autograd, so that its temporaries are seen (`OPENED`). Under inference_mode autograd keys are off and
+the composites reach the tracker whole: the same kernels then serve as its handlers.
 """
 
 from collections.abc import Callable, Iterator
@@ -120,6 +120,11 @@ def fused_rms_norm(
     return torch.empty(x.shape, dtype=x.dtype, device="meta"), torch.empty(rows, dtype=accumulate, device="meta")
 
 
+def mish_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """One kernel on CUDA (native_functions.yaml), eight operations where there is no Meta kernel."""
+    return torch.empty_like(x)
+
+
 def on_autograd_meta(target: Target) -> dict[str, tuple[Any, Callable[..., Any]]]:
     """Overload name -> (operation, kernel) for the composites that CUDA runs differently."""
     return {
@@ -184,7 +189,10 @@ def install(session: "Session") -> Iterator[None]:
     target, tracker = target_of(session.target), session.tracker
     composites = on_autograd_meta(target)
     kernels = {name: kernel for name, (_, kernel) in composites.items()}
-    held = [register_kernels("AutogradMeta", {**kernels, "prod": prod, "prod.dim_int": prod_dim})]
+    held = [
+        register_kernels("AutogradMeta", {**kernels, "prod": prod, "prod.dim_int": prod_dim}),
+        register_meta_kernels({"mish_backward": mish_backward}),
+    ]
     if hasattr(_aten, "_fused_rms_norm") and target.torch_version >= (2, 9):
         held.append(register_meta_kernels({"_fused_rms_norm": fused_rms_norm}))
         tracker.handlers[_aten._fused_rms_norm.default] = _whole

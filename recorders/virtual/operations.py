@@ -23,4 +23,5 @@ class OpInfo:
         names = {argument.name for argument in func._schema.arguments}
         self.factory = {"device", "dtype", "layout"} <= names and short != "_to_copy"
         self.slow = memo is not None and self.name in memo.slow and not func._schema.is_mutable
-        self.composite = has_kernel_for(self.name, COMPOSITE_IMPLICIT)
+        # an operation with a kernel of its own beside the composite one runs that (silu_backward)
+        self.composite = has_kernel_for(self.name, COMPOSITE_IMPLICIT) and not has_kernel_for(self.name, "CPU")

@@ -55,6 +55,17 @@ def test_rms_norm_is_one_kernel(gpu: Session) -> None:
     assert allocations(gpu, lambda: torch.autograd.grad(y, (x, w), grad)) == [32 * 256 * 2, 256 * 2]
 
 
+@pytest.mark.parametrize("activation", [F.silu, F.mish])
+def test_the_backward_of_an_activation_is_one_kernel(gpu: Session, activation: Callable[..., torch.Tensor]) -> None:
+    """Torch has a composite of them too, of up to eight operations, which CUDA never runs."""
+    x = torch.ones(4096, device="cuda", requires_grad=True)
+    y = activation(x)
+    grad = torch.ones_like(y)
+    assert allocations(gpu, lambda: torch.autograd.grad(y, x, grad)) == [4 * 4096]
+    with torch.inference_mode():
+        assert allocations(gpu, lambda: activation(x)) == [4 * 4096]
+
+
 def test_binary_cross_entropy_shows_its_temporaries(gpu: Session) -> None:
     """log_sigmoid(input), 1 - target, the mean: ATen/native/Loss.cpp."""
     x, t = torch.ones(4096, device="cuda"), torch.ones(4096, device="cuda")
