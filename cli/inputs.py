@@ -38,6 +38,8 @@ class Command:
     rank: int = 0
     steps: int | None = None
     alloc_conf: str | None = None
+    context_bytes: int | None = None
+    target_torch: str | None = None  # X.Y
     apply: str | None = None
 
     @property

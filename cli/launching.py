@@ -1,6 +1,7 @@
 """Runs a script through recorders.launch: the run directory, the progress line, what is said when it fails."""
 
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ DEFAULT_GPU = "a100-80gb"
 def command_of(script: str, args: Sequence[str] | None, job: "JobOptions", apply: Path | None = None) -> Command:
     """A script and how to run it as one record, checked as far as that needs no torch."""
     from ..configs.loader import gpu as find
-    from ..configs.loader import parse_capacity
+    from ..configs.loader import parse_capacity, parse_size
 
     check_script(script, job.module)
     ranks = job.nproc_per_node * job.nnodes
@@ -33,6 +34,9 @@ def command_of(script: str, args: Sequence[str] | None, job: "JobOptions", apply
     on_virtual = not has_cuda() if job.virtual is None else job.virtual
     if not on_virtual and not has_cuda():
         raise OomdocError("--real needs a CUDA device and none is visible; --virtual runs without one")
+    for option, value in (("--cuda-context", job.cuda_context), ("--target-torch", job.target_torch)):
+        if value is not None and not on_virtual:
+            raise OomdocError(f"{option} is for the virtual GPU: add --virtual, or leave it out")
     gpu = job.gpu
     if on_virtual and gpu is None:
         gpu = DEFAULT_GPU
@@ -49,8 +53,18 @@ def command_of(script: str, args: Sequence[str] | None, job: "JobOptions", apply
         rank=job.rank,
         steps=job.steps,
         alloc_conf=job.alloc_conf,
+        context_bytes=None if job.cuda_context is None else parse_size(job.cuda_context),
+        target_torch=None if job.target_torch is None else _version(job.target_torch),
     )
     return command if apply is None else _with_remedies(command, apply)
+
+
+def _version(text: str) -> str:
+    """`2.4` of 2.4, 2.4.1 or 2.4.1+cu121."""
+    match = re.match(r"(\d+)\.(\d+)(?:[.+a-z].*)?$", text)
+    if match is None or int(match[1]) < 2:
+        raise OomdocError(f"--target-torch takes a version of PyTorch 2, such as 2.4; not {text!r}")
+    return f"{match[1]}.{match[2]}"
 
 
 def _with_remedies(command: Command, apply: Path) -> Command:
@@ -130,5 +144,14 @@ def spec_of(command: Command, run_dir: Path) -> "RunSpec":
         nnodes=command.nnodes,
         rank=command.rank,
         alloc_conf=command.alloc_conf,
+        context_bytes=command.context_bytes,
+        target_torch=_pair(command.target_torch),
         python=sys.executable,
     )
+
+
+def _pair(version: str | None) -> tuple[int, int] | None:
+    if version is None:
+        return None
+    major, minor = version.split(".")
+    return int(major), int(minor)

@@ -57,6 +57,22 @@ AllocConfOption = Annotated[
     str | None,
     typer.Option("--alloc-conf", metavar="CONF", help="Allocator settings, as PYTORCH_ALLOC_CONF takes them."),
 ]
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cuda-context",
+        metavar="SIZE",
+        help="What CUDA itself holds on your card beside PyTorch, such as 900MiB: nvidia-smi minus memory_reserved().",
+    ),
+]
+TargetTorchOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target-torch",
+        metavar="X.Y",
+        help="The torch of the machine that the job is for, such as 2.4: known differences of memory are made.",
+    ),
+]
 ApplyOption = Annotated[
     Path | None, typer.Option("--apply", metavar="FILE", help="Apply the remedies of this oomdoc.yaml to the script.")
 ]
@@ -82,6 +98,8 @@ class JobOptions:
     rank: RankOption = 0
     steps: StepsOption = None
     alloc_conf: AllocConfOption = None
+    cuda_context: ContextOption = None
+    target_torch: TargetTorchOption = None
 
 
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -167,6 +167,8 @@ def shell_line(command: "Command") -> str:
         ("--rank", command.rank, 0),
         ("--steps", command.steps, None),
         ("--alloc-conf", command.alloc_conf, None),
+        ("--cuda-context", command.context_bytes, None),
+        ("--target-torch", command.target_torch, None),
         ("--apply", command.apply, None),
     ]
     for option, value, default in pairs:

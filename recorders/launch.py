@@ -40,6 +40,8 @@ class RunSpec:
     mode: Literal["virtual", "cuda"] = "virtual"
     gpu: str | None = None  # a name of configs/gpus.yaml
     capacity_bytes: int | None = None  # the card's total, instead of its own
+    context_bytes: int | None = None  # CUDA context and loaded kernels, instead of the card's own
+    target_torch: tuple[int, int] | None = None  # the torch that the virtual GPU stands for; None = the installed one
     steps: int | None = None
     apply: Path | None = None  # an oomdoc.yaml
     nproc_per_node: int = 1

@@ -58,6 +58,7 @@ def _say(text: str) -> None:
 def read_spec(path: Path) -> RunSpec:
     raw = json.loads(path.read_text())
     raw["args"] = tuple(raw["args"])
+    raw["target_torch"] = tuple(raw["target_torch"]) if raw["target_torch"] else None
     raw["run_dir"] = Path(raw["run_dir"]).resolve()
     raw["apply"] = Path(raw["apply"]).resolve() if raw["apply"] else None
     return RunSpec(**raw)

@@ -37,6 +37,7 @@ class GpuTarget:
     threads_per_sm: int
     compute_capability: tuple[int, int]
     title: str = ""  # what the driver calls it; empty = the name
+    torch_version: tuple[int, int] | None = None  # None = the installed one
 
     @property
     def capacity_bytes(self) -> int:
@@ -108,10 +109,22 @@ class VirtualDevice:
         self.allocations = 0  # storages and scratch ever allocated
         self.lock = threading.Lock()
         self._late: deque[tuple[int, int]] = deque()  # frees that arrived while an allocator was at work
-        config, total = config or AllocatorConfig(), target.total_bytes
-        self.allocators = [
-            Allocator(config, target.capacity_bytes, self._emitter(index), total_bytes=total) for index in range(count)
+        self.settings: Callable[[], AllocatorConfig | None] | None = None  # asked for at the first allocation
+        self.allocators = self._made(config or AllocatorConfig())
+
+    def _made(self, config: AllocatorConfig) -> list[Allocator]:
+        target = self.target
+        return [
+            Allocator(config, target.capacity_bytes, self._emitter(index), total_bytes=target.total_bytes)
+            for index in range(self.count)
         ]
+
+    def _begin(self) -> None:
+        """PyTorch reads its settings when CUDA starts: a script may have set them before."""
+        ask, self.settings = self.settings, None
+        config = ask() if ask is not None else None
+        if config is not None:
+            self.allocators[:] = self._made(config)
 
     @property
     def current(self) -> int:
@@ -141,6 +154,8 @@ class VirtualDevice:
         """An address on device `index`; raises torch.OutOfMemoryError."""
         error: torch.OutOfMemoryError | None = None
         address = 0
+        if self.settings is not None:
+            self._begin()
         with self.lock:
             allocator = self.allocators[index]
             try:

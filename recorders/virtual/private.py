@@ -32,6 +32,9 @@ sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count
 tensor_use_count: Callable[[torch.Tensor], int] = _BASE._use_count
 
+# indexing, which older torch did otherwise (older_torch.py)
+raw_getitem: Callable[[torch.Tensor, Any], torch.Tensor] = _BASE.__getitem__
+
 # modes
 get_dispatch_mode: Callable[[Any], Any] = torch._C._get_dispatch_mode
 FAKE_MODE_KEY: Any = torch._C._TorchDispatchModeKey.FAKE

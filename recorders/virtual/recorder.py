@@ -15,17 +15,26 @@ from .device import GpuTarget
 from .session import Session, virtual_session
 
 
-@dataclass(frozen=True)
+@dataclass
 class VirtualRecorder:
     session: Session
-    settings: dict[str, object]
+    text: str  # the allocator's settings
+    config: AllocatorConfig
 
     @property
     def hooks(self) -> Hooks:
         return self.session.hooks
 
     def snapshot(self, argv: Sequence[str]) -> Snapshot:
-        return self.session.snapshot(argv, self.settings)
+        return self.session.snapshot(argv, settings_of(self.text, self.config))
+
+    def read_settings(self) -> AllocatorConfig | None:
+        """What the script has put into its environment before it used the GPU; None where that changes nothing."""
+        text = text_in(os.environ)
+        if text == self.text:
+            return None
+        self.text, self.config = text, parse(text)
+        return self.config
 
     def out_of_memory_at_end(self) -> bool:
         """The step in which a device was last out of memory never came to its end."""
@@ -50,17 +59,23 @@ class VirtualRecorder:
         return tuple(self.session.assumed_reads)
 
 
-def target_of(name: str, capacity_bytes: int | None = None) -> GpuTarget:
-    """The card of configs/gpus.yaml; `capacity_bytes` replaces its total."""
+def target_of(
+    name: str,
+    capacity_bytes: int | None = None,
+    context_bytes: int | None = None,
+    torch_version: tuple[int, int] | None = None,
+) -> GpuTarget:
+    """The card of configs/gpus.yaml; `capacity_bytes` replaces its total, `context_bytes` its context."""
     spec = loader.gpu(name)
     return GpuTarget(
         name=spec.name,
         total_bytes=capacity_bytes or spec.total_bytes,
-        context_bytes=spec.context_bytes,
+        context_bytes=spec.context_bytes if context_bytes is None else context_bytes,
         sm_count=spec.sm_count,
         threads_per_sm=spec.threads_per_sm,
         compute_capability=spec.compute_capability,
         title=spec.title,
+        torch_version=torch_version,
     )
 
 
@@ -69,7 +84,7 @@ def virtual_recorder(spec: RunSpec, rank: int, *, steps: int | None) -> Iterator
     text = text_in(os.environ)
     config = parse(text)
     with virtual_session(
-        target_of(spec.gpu or "a100-80gb", spec.capacity_bytes),
+        target_of(spec.gpu or "a100-80gb", spec.capacity_bytes, spec.context_bytes, spec.target_torch),
         device_count=spec.nproc_per_node,
         config=config,
         rank=rank,
@@ -77,7 +92,9 @@ def virtual_recorder(spec: RunSpec, rank: int, *, steps: int | None) -> Iterator
         steps=steps,
     ) as session:
         session.device.stacks.stop_codes.update(LAUNCHER_CODES)
-        yield VirtualRecorder(session, settings_of(text, config))
+        recorder = VirtualRecorder(session, text, config)
+        session.device.settings = recorder.read_settings
+        yield recorder
 
 
 def settings_of(text: str, config: AllocatorConfig) -> dict[str, object]:

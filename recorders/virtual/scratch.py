@@ -42,6 +42,8 @@ class Gpu(Protocol):
     def threads_per_sm(self) -> int: ...
     @property
     def compute_capability(self) -> tuple[int, int]: ...
+    @property
+    def torch_version(self) -> tuple[int, int] | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +63,14 @@ class Target:
         return self.compute_capability[0]
 
 
-def target_of(
-    gpu: Gpu, torch_version: tuple[int, int] | None = None, environ: Mapping[str, str] | None = None
-) -> Target:
-    """The target for a data sheet, a torch version (default: the installed one) and the process's environment."""
+def target_of(gpu: Gpu, environ: Mapping[str, str] | None = None) -> Target:
+    """The target for a data sheet, with its torch version (default: the installed one) and the environment."""
     environ = os.environ if environ is None else environ
     return Target(
         sm_count=gpu.sm_count,
         threads_per_sm=gpu.threads_per_sm,
         compute_capability=gpu.compute_capability,
-        torch_version=torch_version or installed_torch(),
+        torch_version=gpu.torch_version or installed_torch(),
         cublas_bytes=cublas_workspace_bytes(gpu.compute_capability, environ.get("CUBLAS_WORKSPACE_CONFIG")),
         cublaslt_bytes=1024 * int(environ.get("CUBLASLT_WORKSPACE_SIZE") or 1024),
     )

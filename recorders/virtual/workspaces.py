@@ -13,7 +13,7 @@ import torch
 
 from . import attention_scratch, convolutions, index_scratch, losses, norm_scratch, recurrent, reduction_scratch
 from .reduction_scratch import Estimator
-from .scratch import Args, Arguments, Kwargs, Scratch, Target, is_dense, target_of
+from .scratch import Args, Arguments, Gpu, Kwargs, Scratch, Target, is_dense, target_of
 
 if TYPE_CHECKING:
     from .session import Session
@@ -30,11 +30,14 @@ _aten = torch.ops.aten
 class Workspaces:
     """Callable as the tracker's `scratch_for`; one per target."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, gpu: Gpu | None = None) -> None:
         self.target = target
+        self._unasked = gpu  # the environment is read anew at the first product, as cuBLAS does
 
     def __call__(self, func: Any, args: Args, kwargs: Kwargs, out: Any, _gpu: object = None) -> Sequence[Scratch]:
         estimator = ESTIMATORS.get(func)
+        if self._unasked is not None and func in _ON_CUBLAS:
+            self.target, self._unasked = target_of(self._unasked), None
         return () if estimator is None else estimator(func, args, kwargs, out, self.target)
 
 
@@ -46,7 +49,7 @@ def scratch_for(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target)
 @contextmanager
 def install(session: "Session") -> Iterator[None]:
     """The tracker asks this model for the scratch of each operation; convolutions keep their memory format."""
-    session.tracker.scratch_for = Workspaces(target_of(session.target))
+    session.tracker.scratch_for = Workspaces(target_of(session.target), session.target)
     session.tracker.handlers.update(convolutions.HANDLERS)
     try:
         yield
@@ -142,6 +145,9 @@ _PRODUCTS = (
     _aten.vdot.default,
     _aten._int_mm.default,
     _aten.addbmm.default,
+)
+_ON_CUBLAS = frozenset(
+    (*_PRODUCTS, _aten.addmm.default, _aten._addmm_activation.default, _aten.bmm.default, _aten.baddbmm.default)
 )
 _SOLVERS = (
     _aten.linalg_inv_ex.default,

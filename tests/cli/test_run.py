@@ -70,6 +70,31 @@ def test_a_script_that_does_not_fit(oomdoc: Run, train: Path) -> None:
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB" in done.stderr
 
 
+def test_the_machine_that_the_job_is_for(oomdoc: Run, train: Path) -> None:
+    """Its CUDA context and its torch; the line to run again names both."""
+    where = ("--gpu", "a100-40gb", "--cuda-context", "900MiB", "--target-torch", "2.4.1+cu121")
+    done = oomdoc("run", *where, "--format", "json", train)
+    assert done.returncode == 0, done.stderr
+    [device] = report_of(done.stdout)["devices"]
+    assert 900 * MIB <= device["outside_bytes"] < 902 * MIB
+    command = json.loads((train.parent / ".oomdoc" / "latest" / "run.json").read_text())
+    assert (command["context_bytes"], command["target_torch"]) == (900 * MIB, "2.4")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--target-torch", "newest"), "--target-torch takes a version of PyTorch 2, such as 2.4; not 'newest'"),
+        (("--target-torch", "1.13"), "--target-torch takes a version of PyTorch 2"),
+        (("--cuda-context", "much"), "'much' is not a size"),
+    ],
+)
+def test_a_machine_that_is_none(oomdoc: Run, train: Path, options: tuple[str, ...], message: str) -> None:
+    done = oomdoc("run", "--gpu", "t4", *options, train)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
 def test_what_stands_behind_the_script_is_the_script_s(oomdoc: Run, train: Path) -> None:
     """Even options that oomdoc has too."""
     done = oomdoc("run", "--gpu", "a100-40gb", "--steps", "1", train, "--gpu", "mine", "--width", "512", "--help")

@@ -7,7 +7,6 @@ Written from the memory trace of such a job (sizes, operations, order), to compa
 
 import argparse
 import math
-import sys
 
 import torch
 from torch import nn
@@ -168,12 +167,6 @@ class AdamW:
             p.data = p.data - 0.00001 * p.data
 
 
-def last_position(logits):
-    """`logits[:, -1, :]` as torch recorded it up to about 2.9: a full slice is an operation of its own."""
-    aten = torch.ops.aten
-    return aten.slice.Tensor(aten.select.int(aten.slice.Tensor(logits, 0, 0, sys.maxsize), 1, -1), 1, 0, sys.maxsize)
-
-
 parser = argparse.ArgumentParser()
 parser.add_argument("--context", type=int, default=150)
 parser.add_argument("--train", action="store_true")
@@ -191,7 +184,7 @@ if args.train:
         for _ in range(args.iterations):
             optimizer.zero_grad()
             y = model(tokens)
-            loss = criterion(last_position(y), target)
+            loss = criterion(y[:, -1, :], target)
             loss.backward()
             optimizer.step()
 else:
