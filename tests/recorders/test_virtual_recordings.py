@@ -19,7 +19,7 @@ JOBS = Path(__file__).parent / "jobs"
     [("lm-fwdbwd-100-complete", 100, False), ("lm-fwdbwd-200-amp-complete", 200, True)],
 )
 def test_small_language_model(shared: Path, card: GpuTarget, recording: str, context: int, autocast: bool) -> None:
-    """Forward and backward, in float and under autocast: every allocation is the recorded one, of torch 2.9 or older."""
+    """Forward and backward, in float and under autocast: every allocation is the recorded one (torch 2.9 or older)."""
     with virtual_session(replace(card, torch_version=(2, 9))) as gpu:
         _job("small_lm").forward_and_backward(context, autocast=autocast)
         log = gpu.device.logs[0]
