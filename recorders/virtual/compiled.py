@@ -6,10 +6,12 @@ is returned; a compiled module still answers `_orig_mod`, which scripts use to u
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .flex import compiled_block_mask, is_block_mask_maker
 from .patching import patches
 
 if TYPE_CHECKING:
@@ -23,14 +25,25 @@ _MARK = "_oomdoc_compiled"
 def _compile(session: "Session") -> Callable[..., Any]:
     def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:  # torch's own name
         """Returns its argument; as a decorator with arguments, a decorator that does."""
-        session.note(COMPILED)
         if model is None:
-            return lambda function: function
+            return partial(compile, *args, **kwargs)
+        if kwargs.get("disable") or _is_inner_function_of_torch(model):
+            return model
+        session.note(COMPILED)
+        session.tracker.compiles |= kwargs.get("backend") not in ("eager", "aot_eager")
+        if is_block_mask_maker(model):
+            return compiled_block_mask(model)
         if isinstance(model, torch.nn.Module):
             model.__dict__[_MARK] = True
         return model
 
     return compile
+
+
+def _is_inner_function_of_torch(function: object) -> bool:
+    """torch compiles a function of its own, as flex_attention does where the script has not."""
+    name = getattr(function, "__qualname__", "")
+    return "<locals>" in name and str(getattr(function, "__module__", "")).startswith("torch.")
 
 
 def _original(self: torch.nn.Module) -> torch.nn.Module:

@@ -267,6 +267,30 @@ def _parse_to(raw: Callable[..., Any]) -> Callable[..., Any]:
     return parse
 
 
+_Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[Any]], list[int]]]
+
+
+def _grouped(raw: Callable[..., _Groups]) -> Callable[..., _Groups]:
+    """`torch._C._group_tensors_by_device_and_dtype`, by which optimizers and clipping choose their foreach kernels."""
+
+    def group(tensors: list[list[Any]], with_indices: bool = False) -> _Groups:
+        out: _Groups = {}
+        for (device, dtype), (lists, indices) in raw(tensors, with_indices).items():
+            if device.type != "meta":
+                out[device, dtype] = lists, indices
+                continue
+            shown = [each.device for each in lists[0]]
+            for one in dict.fromkeys(shown):
+                picked = [at for at, each in enumerate(shown) if each == one]
+                out[one, dtype] = (
+                    [[column[at] for at in picked] if column else column for column in lists],
+                    [indices[at] for at in picked] if indices else indices,
+                )
+        return out
+
+    return group
+
+
 def _wrapper_subclass(raw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """`Tensor._make_wrapper_subclass`: DTensor and others wrap a virtual tensor and ask for its device, `cuda`."""
 
@@ -296,6 +320,7 @@ def install(session: "Session") -> Iterator[None]:
     with patches() as held:
         _install_on_tensor(held)
         held.set(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to))
+        held.set(torch._C, "_group_tensors_by_device_and_dtype", _grouped(torch._C._group_tensors_by_device_and_dtype))
         held.set(FakeTensor, "__new__", staticmethod(_fake_tensor_new(FakeTensor.__new__)))
         held.swap_everywhere([(torch._has_compatible_shallow_copy_type, _compatible)])
         yield

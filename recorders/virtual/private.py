@@ -5,6 +5,7 @@ behave on which every number rests, so that a new torch can never make wrong one
 """
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +49,15 @@ def open_composite(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Run the C++ body of a composite; `func.decompose` would prefer Python ones, which copy where C++ aliases."""
     return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
+
+def _absent(*args: Any) -> Any:
+    raise NotImplementedError("this torch has no flex_attention")
+
+
+_flex: Any = sys.modules.get("torch._higher_order_ops.flex_attention")  # `import torch` loads it
+flex_operator: Any = getattr(_flex, "flex_attention", None)
+flex_scores: Callable[..., Any] = getattr(_flex, "_math_attention_inner", None) or _absent
+flex_autocasts = hasattr(_flex, "_flex_attention_autocast_impl")  # torch 2.12 and later cast under autocast
 
 RawKernel = Callable[..., Any]
 

@@ -55,6 +55,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         self.note: Callable[[str], None] | None = None  # an assumption that the report has to name
         self.engine: Engine | None = None
         self.memo: Memo | None = None
+        self.compiles = False  # the script has called torch.compile
         self.handles: dict[tuple[int, int, bool, str], int] = {}  # (device, stream, in backward, source) -> address
         self.estimated: dict[str, list[int]] = {}  # source -> [times, bytes] of estimated scratch
         self._ops: dict[Any, OpInfo] = {}
@@ -71,7 +72,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
             return _propagate(func, args, kwargs or {})
         if isinstance(func, HigherOrderOperator):
             with self:
-                return run_eagerly(func, args, kwargs or {})
+                return run_eagerly(func, args, kwargs or {}, self)
         inside.depth += 1
         try:
             return self._run(func, args, kwargs or {})

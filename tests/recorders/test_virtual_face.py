@@ -240,3 +240,24 @@ def test_the_process_is_as_before() -> None:
     assert not torch.cuda.is_available()
     assert torch.device("cpu").type == "cpu"
     assert isinstance(torch.default_generator, torch.Generator)
+
+
+def test_grouping_by_device_sees_the_gpu(gpu: Session) -> None:
+    """Optimizers and clipping choose their foreach kernels by the device of each group."""
+    from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype as group
+
+    on_gpu = [torch.ones(3, device="cuda"), torch.ones(2, device="cuda")]
+    groups = group([[*on_gpu, torch.ones(1)], [torch.ones(1), torch.ones(2), torch.ones(3)]], with_indices=True)
+    found = {device.type: ([len(each) for each in lists], indices) for (device, _), (lists, indices) in groups.items()}
+    assert found == {"cuda": ([2, 2], [0, 1]), "cpu": ([1, 1], [2])}
+
+
+def test_clipping_takes_the_foreach_kernels(gpu: Session) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(8, device="cuda")) for _ in range(3)]
+    for each in parameters:
+        each.grad = torch.ones_like(each)
+    for foreach in (True, None):
+        before = gpu.tracker.operations
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=foreach)
+        operations = gpu.tracker.operations - before
+        assert operations < 12  # one norm and one product of all, not of each
