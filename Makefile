@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow test-next lint bench setup clean
+.PHONY: demo test test-slow test-next lint bench browser setup clean
 
 setup: $(READY)
 
@@ -34,6 +34,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(VENV)/types $(BIN)/mypy -p oomdoc
+
+# what the tests of the HTML report open it in; they skip, and say so, where there is none
+browser:
+	command -v chromium || command -v chromium-browser || command -v google-chrome || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 bench: $(READY)
 	$(BIN)/python -m pytest tests/benchmarks -q -s -m '' $(TEST_ARGS)

@@ -10,3 +10,4 @@ class Format(str, Enum):
     JSON = "json"
     MARKDOWN = "markdown"
     SVG = "svg"
+    HTML = "html"

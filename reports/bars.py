@@ -8,28 +8,9 @@ from rich.text import Text
 
 from ..diagnosers.interface import DeviceProfile
 from .figures import Part, parts
+from .palette import COLORS
 from .text import maybe_size, percent, size
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart, and greys for what no tensor holds.
-_STYLES = {
-    "parameter": "#0072b2",
-    "buffer": "#56b4e9",
-    "gradient": "#009e73",
-    "optimizer_state": "#cc79a7",
-    "activation": "#e69f00",
-    "input": "#8f6bb3",
-    "temporary": "#d55e00",
-    "workspace": "#a6761d",
-    "communication": "#66a61e",
-    "autocast_cache": "#b2df8a",
-    "kv_cache": "#fb9a99",
-    "unknown": "#999999",
-    "rounding": "#777777",
-    "reusable": "#6a6a6a",
-    "fragmented": "#c0392b",
-    "outside": "#555555",
-    "free": "#3a3a3a",
-}
 _FULL = "█"  # colour tells the parts apart
 _FILLS = "█▓▒░"
 _FREE = "·"
@@ -58,7 +39,7 @@ def stacked(rows: tuple[Part, ...], whole: int, width: int, fills: str = _FILLS)
         start, done = round(width * done / whole), done + part.bytes
         cells = round(width * done / whole) - start
         fill = _FREE if part.key == "free" else fills[index % len(fills)]
-        bar.append(fill * cells, style=_STYLES.get(part.key, ""))
+        bar.append(fill * cells, style=COLORS.get(part.key, ""))
     return bar
 
 
@@ -72,7 +53,7 @@ def _legend(rows: tuple[Part, ...], whole: int, fills: str, *, bar: int) -> Tabl
     table.add_column(style="dim", ratio=1)
     largest = max(part.bytes for part in rows)
     for index, part in enumerate(rows):
-        style = _STYLES.get(part.key, "")
+        style = COLORS.get(part.key, "")
         fill = _FREE if part.key == "free" else fills[index % len(fills)]
         cells: list[RenderableType] = [
             Text.assemble((fill, style), " ", part.title),

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from ..diagnosers.interface import DeviceProfile, Finding
 from ..remedies.interface import Candidate, Plan
 from .figures import assumed, estimated_bytes, grouped, parts
+from .headline import assumed_heading, facts, headline, memory_heading
 from .json import inconclusive
 from .model import DeviceReplay, Gate, Report
-from .shortlist import all_over, heading, listed
-from .text import CONTROLS, band, change, device_title, factor, maybe_size, moment, percent, place, site_place, size
+from .shortlist import heading, listed
+from .text import CONTROLS, band, change, factor, maybe_size, percent, place, short_path, site_place, size
 
 _CALL_SITES = 10
 
@@ -33,7 +34,7 @@ def render(report: Report) -> str:
         blocks.append(_plan(report.plan, out_of_memory=report.verdict.out_of_memory))
     lines = assumed(report.diagnosis.profile)
     if lines:
-        blocks.append("### Assumed by the recorder")
+        blocks.append(f"### {assumed_heading(report)}")
         blocks.append("\n".join(f"- {inert(line)}" for line in lines))
     reasons = inconclusive(report)
     if reasons:
@@ -46,17 +47,8 @@ def render(report: Report) -> str:
 
 
 def _verdict(report: Report) -> str:
-    source = report.source
-    verdict = report.verdict
-    head = "Out of memory" if verdict.out_of_memory else "No out of memory"
-    if verdict.ended is not None:
-        head = f"The script ended early ({inert(verdict.ended)})"
-    elif verdict.device is None and source.kind != "log":
-        head = "No GPU memory recorded"
-    facts = [f"`{inline_code(fact)}`" for fact in (source.path, source.gpu or "", source.kind) if fact]
-    if source.torch:
-        facts.append(f"torch {inert(source.torch)}")
-    return f"## {head}\n\n{inert(report.verdict.summary)}\n\n{' · '.join(facts)}"
+    told = [f"`{inline_code(short_path(report.source.path))}`", *map(inert, facts(report))]
+    return f"## {inert(headline(report))}\n\n{inert(report.verdict.summary)}\n\n{' · '.join(told)}"
 
 
 def _gate(gate: Gate) -> str:
@@ -65,10 +57,6 @@ def _gate(gate: Gate) -> str:
 
 
 def _device(report: Report, device: DeviceProfile) -> list[str]:
-    name = device_title(device, report.source.world_size, len(report.diagnosis.profile.devices))
-    when = moment(device.oom.step, device.oom.phase) if device.oom else moment(device.peak.step, device.peak.phase)
-    extra = ", ".join(part for part in (name, when) if part)
-    at = "at the failure" if device.oom else "at the peak"
     rows = parts(device)
     whole = sum(part.bytes for part in rows)
     memory = table(
@@ -76,7 +64,7 @@ def _device(report: Report, device: DeviceProfile) -> list[str]:
         ((inert(part.title), size(part.bytes), percent(part.bytes, whole), part.note) for part in rows),
         right=(1, 2),
     )
-    blocks = [f"### Memory {at}{f' ({extra})' if extra else ''}", memory]
+    blocks = [f"### {inert(memory_heading(report, device))}", memory]
     estimated = estimated_bytes(device)
     if estimated:
         blocks.append(f"{size(estimated)} of this rests on estimates.")
@@ -111,7 +99,7 @@ def _finding(finding: Finding, report: Report) -> str:
 
 def _plan(plan: Plan, *, out_of_memory: bool) -> str:
     if not plan.candidates:
-        return "### Remedies\n\nNo remedy applies."
+        return "### Remedies\n\nNo remedy applies; the reasons are below."
     rows = (
         (
             inert(change(each)),
@@ -124,8 +112,7 @@ def _plan(plan: Plan, *, out_of_memory: bool) -> str:
         for each in listed(plan)
     )
     header = ("change", "predicted peak", "verified peak", "step time", "numerics", "why")
-    lead = f"{heading(plan, out_of_memory=True)}\n\n" if out_of_memory and all_over(plan) else ""
-    return f"### Remedies\n\n{lead}{table(header, rows, right=(1, 2, 3))}"
+    return f"### {heading(plan, out_of_memory=out_of_memory)}\n\n{table(header, rows, right=(1, 2, 3))}"
 
 
 def _verified(candidate: Candidate) -> str:

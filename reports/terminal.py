@@ -12,11 +12,12 @@ from ..diagnosers.interface import DeviceProfile, Finding, Location, Severity
 from .bars import memory
 from .canvas import draw
 from .figures import assumed, estimated_bytes, grouped
+from .headline import assumed_heading, facts, headline, memory_heading, replay_heading
 from .json import inconclusive
 from .model import DeviceReplay, Excerpt, Gate, Report
 from .remedy_table import remedies
 from .shortlist import heading
-from .text import device_title, maybe_size, moment, percent, place, short_path, site_place, size
+from .text import maybe_size, percent, place, short_path, site_place, size
 
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold blue"}
 _CALL_SITES = 8
@@ -53,35 +54,16 @@ def _body(report: Report, console: Console) -> Iterator[RenderableType]:
 
 
 def _verdict(report: Report) -> RenderableType:
-    source = report.source
-    head = _headline(report)
-    facts = [source.gpu or "", {"virtual": "virtual GPU", "cuda": "recorded on CUDA", "log": "a log"}[source.kind]]
-    if source.torch:
-        facts.append(f"torch {source.torch}")
-    if source.kind == "log" and source.ranks:
-        facts.append(f"rank {_ranks(source.ranks)}")  # how many there were, the log need not say
-    elif source.world_size > 1 and source.ranks:
-        facts.append(f"rank {_ranks(source.ranks)} of {source.world_size}")
-    line = Text.assemble(head, "  ", (" · ".join(fact for fact in facts if fact), "dim"))
-    return Group(line, Text(report.verdict.summary), Text(short_path(source.path), style="dim"))
+    line = Text.assemble(_headline(report), "  ", (" · ".join(facts(report)), "dim"))
+    return Group(line, Text(report.verdict.summary), Text(short_path(report.source.path), style="dim"))
 
 
 def _headline(report: Report) -> Text:
     """Green is only what ran to its end and fits in memory."""
     verdict = report.verdict
-    if verdict.out_of_memory:
-        return Text("● OUT OF MEMORY", style="bold red")
-    if verdict.ended is not None:
-        return Text(f"● THE SCRIPT ENDED EARLY ({verdict.ended})", style="bold yellow")
-    if verdict.device is None and report.source.kind != "log":
-        return Text("● NO GPU MEMORY RECORDED", style="bold yellow")
-    return Text("● NO OUT OF MEMORY", style="bold green")
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    if len(ranks) > 4 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]} to {ranks[-1]}"
-    return ", ".join(str(rank) for rank in ranks)
+    words = headline(report).upper() if verdict.ended is None else f"THE SCRIPT ENDED EARLY ({verdict.ended})"
+    unsure = verdict.ended is not None or (verdict.device is None and report.source.kind != "log")
+    return Text(f"● {words}", style="bold red" if verdict.out_of_memory else "bold yellow" if unsure else "bold green")
 
 
 def _gate(gate: Gate) -> RenderableType:
@@ -93,11 +75,7 @@ def _gate(gate: Gate) -> RenderableType:
 
 
 def _device(report: Report, device: DeviceProfile, console: Console) -> Iterator[RenderableType]:
-    name = device_title(device, report.source.world_size, len(report.diagnosis.profile.devices))
-    at = "at the failure" if device.oom else "at the peak"
-    when = moment(device.oom.step, device.oom.phase) if device.oom else moment(device.peak.step, device.peak.phase)
-    extra = ", ".join(part for part in (name, when) if part)
-    yield _heading(f"Memory {at}{f' ({extra})' if extra else ''}")
+    yield _heading(memory_heading(report, device))
     yield from memory(device, console.width, color=console.color_system is not None)
     yield from _fidelity(device)
     if device.call_sites and report.plan is None:
@@ -187,7 +165,7 @@ def _code(location: Location, excerpt: Excerpt | None) -> RenderableType:
 
 
 def _replay(replay: DeviceReplay) -> Iterator[RenderableType]:
-    yield _heading(f"Replay of device {replay.device}" + (f" under {replay.alloc_conf}" if replay.alloc_conf else ""))
+    yield _heading(replay_heading(replay.device, replay.alloc_conf))
     table = Table.grid(padding=(0, 2))
     table.add_row("addresses matched", f"{replay.matched_addresses:,} of {replay.alloc_events:,}")
     table.add_row("segment events matched", f"{replay.matched_segments:,} of {replay.segment_events:,}")
@@ -205,7 +183,7 @@ def _assumed(report: Report) -> Iterator[RenderableType]:
     lines = assumed(report.diagnosis.profile)
     if not lines:
         return
-    yield _heading("Assumed by the virtual GPU" if report.source.kind == "virtual" else "Assumed by the recorder")
+    yield _heading(assumed_heading(report))
     yield Group(*(Text(f"· {line}", style="dim") for line in lines[:_ASSUMPTIONS]))
     if len(lines) > _ASSUMPTIONS:
         yield Text(f"{len(lines) - _ASSUMPTIONS} more in --format json", style="dim")

@@ -98,8 +98,8 @@ def site_place(site: CallSite) -> str:
 
 
 def moment(step: int | None, phase: str | None) -> str:
-    """`step 2, backward`; empty where neither is known."""
-    parts = [f"step {step}" if step is not None else "", phase or ""]
+    """`step 2, backward`; empty where neither is known. Between the phases the step alone says more than "other"."""
+    parts = [f"step {step}" if step is not None else "", phase if phase and phase != "other" else ""]
     return ", ".join(part for part in parts if part)
 
 

@@ -1,0 +1,54 @@
+"""The words at the head of a report and of its sections, the same in every renderer."""
+
+from ..diagnosers.interface import DeviceProfile
+from .model import Report
+from .text import device_title, moment
+
+_KINDS = {"virtual": "virtual GPU", "cuda": "recorded on CUDA", "log": "a log"}
+
+
+def headline(report: Report) -> str:
+    verdict = report.verdict
+    if verdict.out_of_memory:
+        return "Out of memory"
+    if verdict.ended is not None:
+        return f"The script ended early ({verdict.ended})"
+    if verdict.device is None and report.source.kind != "log":
+        return "No GPU memory recorded"
+    return "No out of memory"
+
+
+def facts(report: Report) -> tuple[str, ...]:
+    """Card, kind of recording, torch and ranks, as far as they are known."""
+    source = report.source
+    found = [source.gpu or "", _KINDS[source.kind]]
+    if source.torch:
+        found.append(f"torch {source.torch}")
+    if source.kind == "log" and source.ranks:
+        found.append(f"rank {ranks(source.ranks)}")  # how many there were, the log need not say
+    elif source.world_size > 1 and source.ranks:
+        found.append(f"rank {ranks(source.ranks)} of {source.world_size}")
+    return tuple(fact for fact in found if fact)
+
+
+def ranks(numbers: tuple[int, ...]) -> str:
+    if len(numbers) > 4 and numbers == tuple(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]} to {numbers[-1]}"
+    return ", ".join(str(rank) for rank in numbers)
+
+
+def memory_heading(report: Report, device: DeviceProfile) -> str:
+    """`Memory at the failure (rank 0, step 2, backward)`."""
+    name = device_title(device, report.source.world_size, len(report.diagnosis.profile.devices))
+    at = "at the failure" if device.oom else "at the peak"
+    when = moment(device.oom.step, device.oom.phase) if device.oom else moment(device.peak.step, device.peak.phase)
+    extra = ", ".join(part for part in (name, when) if part)
+    return f"Memory {at}{f' ({extra})' if extra else ''}"
+
+
+def assumed_heading(report: Report) -> str:
+    return "Assumed by the virtual GPU" if report.source.kind == "virtual" else "Assumed by the recorder"
+
+
+def replay_heading(device: int, alloc_conf: str | None) -> str:
+    return f"Replay of device {device}" + (f" under {alloc_conf}" if alloc_conf else "")
