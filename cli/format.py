@@ -11,3 +11,7 @@ class Format(str, Enum):
     MARKDOWN = "markdown"
     SVG = "svg"
     HTML = "html"
+    SARIF = "sarif"
+    JUNIT = "junit"
+    GITHUB = "github"
+    GITLAB = "gitlab"

@@ -1,131 +1,163 @@
-"""`oomdoc gate`: fail when a job needs more memory than its budget."""
+"""`oomdoc gate`: fail when a job needs more memory than its budget, its headroom or its baseline allows."""
 
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..errors import OomdocError, UnreadableInputError
+from ..errors import OomdocError
+from ..gates.interface import Metric
 from .format import Format
 from .options import ApplyOption, FormatOption, JobOptions, OutputOption, ScriptArguments, with_job_options
 
 if TYPE_CHECKING:
-    from ..diagnosers.interface import DeviceProfile, Diagnosis
+    from ..gates.settings import JobSettings
+    from .gating import Asked
 
 EPILOG = """Examples:
 
-[bold]oomdoc gate --budget 30GiB --gpu a100-40gb train.py --batch-size 8[/bold]  in CI, on a runner without a GPU
+[bold]oomdoc gate[/bold]  every job of oomdoc.toml, on a runner without a GPU
+
+[bold]oomdoc gate --update[/bold]  the growth is meant: write the baseline file, to be committed
+
+[bold]oomdoc gate --budget 30GiB --gpu a100-40gb train.py --batch-size 8[/bold]  one script, one limit
+
+[bold]oomdoc gate --growth 2% --baseline main.json train.py[/bold]  against a baseline; --update writes it
 
 [bold]oomdoc gate --budget 30GiB snapshot.pickle[/bold]  a recording that another job made
 """
 
 
-class Metric(str, Enum):
-    """Which peak the budget is for."""
-
-    ALLOCATED = "allocated"
-    RESERVED = "reserved"
-    REQUESTED = "requested"
-
-
 @with_job_options
 def gate(
-    target: Annotated[str, typer.Argument(metavar="SCRIPT|SNAPSHOT|RUNDIR", help="What to measure.")],
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SCRIPT|SNAPSHOT|RUNDIR]",
+            help="What to measure. Default: the jobs of oomdoc.toml, or of [tool.oomdoc] in pyproject.toml.",
+            show_default=False,
+        ),
+    ] = None,
     args: ScriptArguments = None,
     *,
-    job: JobOptions,
     budget: Annotated[
         str | None, typer.Option("--budget", metavar="SIZE", help="The most that the job may need, such as 30GiB.")
     ] = None,
+    headroom: Annotated[
+        str | None,
+        typer.Option("--headroom", metavar="SIZE|%", help="What has to stay free on the card beside the peak."),
+    ] = None,
+    growth: Annotated[
+        str | None,
+        typer.Option("--growth", metavar="SIZE|%", help="How much more than the baseline it may need; 0 is nothing."),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option("--baseline", metavar="FILE", help="The baseline file. Default: oomdoc-baseline.json."),
+    ] = None,
+    update: Annotated[bool, typer.Option("--update", help="Write what was measured as the new baseline.")] = False,
     metric: Annotated[
         Metric,
         typer.Option(help="The peak that counts: torch.cuda.max_memory_allocated, max_memory_reserved, or tensors."),
     ] = Metric.ALLOCATED,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="Another file than oomdoc.toml here.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--job", metavar="NAME", help="Only this job of the file; may be repeated.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", metavar="N", min=1, help="Jobs at a time. Default: as many as there are cores."),
+    ] = None,
+    job: JobOptions,
     apply: ApplyOption = None,
     form: FormatOption = Format.TERMINAL,
     output: OutputOption = None,
 ) -> None:
-    """Exit with status 1 when the peak is above the budget, and say what holds the bytes.
+    """Exit with status 1 when a job needs more memory than it may, and say what grew and where.
 
-    A script is run first, as by `oomdoc run`; an out-of-memory always fails the gate.
+    Scripts run first, as by `oomdoc run`; an out-of-memory always fails the gate. The limits are those of the options,
+    or of oomdoc.toml for each of its jobs. Exit status 2: there is no baseline for a job that has to be compared with
+    one; 3: a script failed of itself, so that it cannot be judged.
     """
-    from ..configs.loader import parse_size
-    from .inputs import is_script, no_arguments, snapshot_files
-    from .launching import command_of
+    from .gating import Asked, run_gate
 
+    if target is None:
+        if args or any(each is not None for each in (budget, headroom, growth, apply)):
+            raise OomdocError("limits on the command line are for one script: name it, or write them into oomdoc.toml")
+        asked = _configured(config, only or [], baseline, workers)
+    else:
+        if config is not None or only:
+            raise OomdocError(f"--config and --job are for the jobs of a file, and {target} is none of them")
+        limits = (budget, headroom, growth, metric)
+        asked = Asked(
+            jobs=(_one(target, args or [], job, apply, limits, update),), baseline=baseline or _default_baseline()
+        )
+    status = run_gate(asked, update=update, form=form, output=output)
+    if status:
+        raise typer.Exit(status)
+
+
+def _default_baseline() -> Path:
+    from ..gates.settings import BASELINE
+
+    return Path(BASELINE)
+
+
+def _configured(config: Path | None, only: list[str], baseline: Path | None, workers: int | None) -> "Asked":
+    from ..gates.settings import find, read
+    from .gating import Asked
+
+    path = config or find(Path())
+    if path is None:
+        raise OomdocError(
+            "a gate needs a target and a limit (oomdoc gate --budget 30GiB train.py), or an oomdoc.toml here with "
+            '[gate.jobs.train] and script = "train.py"'
+        )
+    settings = read(path)
+    names = {job.name for job in settings.jobs} | {job.name.partition("[")[0] for job in settings.jobs}
+    for name in only:
+        if name not in names:
+            raise OomdocError(f"{path} has no job {name!r}: {', '.join(job.name for job in settings.jobs)}")
+    jobs = tuple(job for job in settings.jobs if not only or {job.name, job.name.partition("[")[0]} & set(only))
+    return Asked(jobs=jobs, baseline=baseline or settings.baseline, whole=not only, workers=workers, from_file=True)
+
+
+def _one(
+    target: str,
+    args: list[str],
+    job: JobOptions,
+    apply: Path | None,
+    limits: tuple[str | None, str | None, str | None, Metric],
+    update: bool,
+) -> "JobSettings":
+    """The one job of a command line. Its name in a baseline is the command itself."""
+    from ..gates.settings import JobSettings, limits_of
+    from .inputs import is_script, no_arguments
+
+    given = limits_of(*limits)
+    if not given.given and not update:
+        raise OomdocError("a gate needs a limit: --budget 30GiB, --headroom 10% or --growth 2%")
     script = is_script(target, job.module)
     if not script:
         no_arguments(target, args)
-    if budget is None:
-        raise OomdocError("a gate needs a budget: --budget 30GiB")
-    budget_bytes = parse_size(budget)
-    card = (job.gpu, job.capacity)
-    if script:
-        command = command_of(target, args, job, apply)
-        files = _recorded(command, form, output)
-        card = (None, None)  # the recording knows its own
-    else:
-        files = snapshot_files([target])
-    if not _judge(files, target, budget_bytes, metric, card, form, output):
-        raise typer.Exit(1)
-
-
-def _recorded(command: object, form: Format, output: Path | None) -> list[Path]:
-    from .inputs import Command
-    from .launching import new_run_dir, record
-    from .output import say, script_output
-    from .run import own_status
-
-    assert isinstance(command, Command)
-    with script_output(form, output):
-        result = record(command, new_run_dir(command))
-    if result.failure:
-        say(result.failure)
-    if not result.snapshots or (result.exit_status and not result.out_of_memory):
-        status = own_status(result.exit_status)
-        raise UnreadableInputError(f"the script ended with status {status} of itself: the gate cannot judge it")
-    return [Path(path) for path in result.snapshots]
-
-
-def _judge(
-    files: list[Path],
-    target: str,
-    budget: int,
-    metric: Metric,
-    card: tuple[str | None, str | None],
-    form: Format,
-    output: Path | None,
-) -> bool:
-    from ..reports.build import build
-    from ..reports.model import Gate
-    from .output import emit
-    from .pipeline import diagnose_files
-
-    diagnosis = diagnose_files(files, *card)
-    peak = highest(diagnosis, metric)
-    failed = any(device.oom is not None for device in diagnosis.profile.devices)
-    verdict = Gate(passed=peak <= budget and not failed, peak_bytes=peak, budget_bytes=budget)
-    codes = () if verdict.passed else tuple(f"oomdoc explain {each.code}" for each in diagnosis.findings[:1])
-    emit(build(diagnosis, path=target, gate=verdict, next_commands=codes), form, output)
-    return verdict.passed
-
-
-def highest(diagnosis: "Diagnosis", metric: Metric) -> int:
-    """The largest peak over devices and ranks: every one of them has to fit.
-
-    Raises OomdocError where the recording does not carry that peak.
-    """
-    peaks = [_peak(device, metric) for device in diagnosis.profile.devices]
-    if not peaks or any(peak is None for peak in peaks):
-        raise OomdocError(f"the recording does not tell its peak of {metric.value} bytes; try --metric requested")
-    return max(peak for peak in peaks if peak is not None)
-
-
-def _peak(device: "DeviceProfile", metric: Metric) -> int | None:
-    peak = device.peak
-    return {
-        Metric.ALLOCATED: peak.allocated_bytes,
-        Metric.RESERVED: peak.reserved_bytes,
-        Metric.REQUESTED: peak.requested_bytes,
-    }[metric]
+    return JobSettings(
+        name=" ".join([target, *args]),
+        limits=given,
+        script=target if script else None,
+        args=tuple(args),
+        module=job.module,
+        snapshots=() if script else (target,),
+        gpu=job.gpu,
+        capacity=job.capacity,
+        nproc_per_node=job.nproc_per_node,
+        nnodes=job.nnodes,
+        rank=job.rank,
+        steps=job.steps,
+        alloc_conf=job.alloc_conf,
+        cuda_context=job.cuda_context,
+        target_torch=job.target_torch,
+        apply=str(apply) if apply else None,
+        virtual=job.virtual,
+    )

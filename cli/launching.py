@@ -87,10 +87,7 @@ def new_run_dir(command: Command, wanted: Path | None = None) -> Path:
     if wanted is not None:
         wanted.mkdir(parents=True, exist_ok=True)
         return wanted
-    RUNS.mkdir(exist_ok=True)
-    ignore = RUNS / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
+    make_runs()
     name = command.script.rsplit(".", 1)[-1] if command.module else Path(command.script).stem
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in range(1, 1000):
@@ -102,6 +99,15 @@ def new_run_dir(command: Command, wanted: Path | None = None) -> Path:
         _point_latest(path)
         return path
     raise OomdocError(f"{RUNS} is full of runs of this second; name a directory with -o")
+
+
+def make_runs() -> Path:
+    """The folder of all runs here, which git leaves alone."""
+    RUNS.mkdir(exist_ok=True)
+    ignore = RUNS / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+    return RUNS
 
 
 def _point_latest(path: Path) -> None:
@@ -121,10 +127,15 @@ def record(command: Command, run_dir: Path, *, what: str = "recording", log: Pat
     from ..recorders.launch import run
 
     write_command(run_dir, command)
-    if command.virtual and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        del os.environ["CUDA_VISIBLE_DEVICES"]  # hides the real cards; the virtual one was asked for
+    unhide(command)
     with muted(log) as stream, progress(what, stream) as on_progress:
         return run(spec_of(command, run_dir), on_progress)
+
+
+def unhide(command: Command) -> None:
+    """What hides the real cards does not hide the virtual one, which was asked for."""
+    if command.virtual and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        del os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 def spec_of(command: Command, run_dir: Path) -> "RunSpec":

@@ -12,18 +12,59 @@ from ..errors import OomdocError
 from .format import Format
 
 if TYPE_CHECKING:
-    from ..reports.model import Report
+    from ..reports.model import GateRun, Report
 
 FILE_WIDTH = 100
 
 
 def emit(report: "Report", form: Format, output: Path | None) -> None:
     """Draws the report and writes it to stdout, or to `output`."""
-    if output is not None:
-        write_file(output, render(report, form, None))
-        say(f"wrote {output}")
+    _deliver(render(report, form, _stream(output)), output)
+    if form is Format.GITHUB:
+        from ..reports import markdown
+
+        _step_summary(markdown.render(report))
+
+
+def emit_gate(run: "GateRun", form: Format, output: Path | None) -> None:
+    """The same for a gate."""
+    from ..reports import gate_markdown, gate_terminal, gate_text
+    from ..reports.all_formats import GATE_RENDERERS
+
+    stream = _stream(output)
+    if form is Format.TERMINAL:
+        text = gate_terminal.render(run, width=width(stream), color=colors(stream), ascii_only=not has_utf8(stream))
     else:
-        put(render(report, form, sys.stdout))
+        text = GATE_RENDERERS[form.value](run)
+    if output is not None:  # the log of a CI job still says it
+        for line in gate_text.lines(run):
+            say(line)
+    _deliver(text, output)
+    if form is Format.GITHUB:
+        _step_summary(gate_markdown.render(run))
+
+
+def _stream(output: Path | None) -> TextIO | None:
+    return sys.stdout if output is None else None
+
+
+def _deliver(text: str, output: Path | None) -> None:
+    if output is None:
+        put(text)
+    else:
+        write_file(output, text)
+        say(f"wrote {output}")
+
+
+def _step_summary(text: str) -> None:
+    """GitHub shows what a step appends to this file on the page of the run."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            say(f"cannot write the step summary {path}: {error.strerror}")
 
 
 def render(report: "Report", form: Format, stream: TextIO | None) -> str:

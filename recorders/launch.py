@@ -67,8 +67,11 @@ class RunResult:
     steps: int = 0  # optimizer steps that were recorded
 
 
-def run(spec: RunSpec, on_progress: OnProgress | None = None) -> RunResult:
-    """Run the script to its end (or to `steps`) and say what came out. Signals to us go to the child as well."""
+def run(spec: RunSpec, on_progress: OnProgress | None = None, *, log: Path | None = None) -> RunResult:
+    """Run the script to its end (or to `steps`) and say what came out. Signals to us go to the child as well.
+
+    With `log` the script's own output goes there: of several runs at a time, each has its file.
+    """
     run_dir = spec.run_dir
     run_dir.mkdir(parents=True, exist_ok=True)
     spec_path = run_dir / SPEC_FILE
@@ -77,11 +80,15 @@ def run(spec: RunSpec, on_progress: OnProgress | None = None) -> RunResult:
         leftover.unlink()
     read_fd, write_fd = os.pipe()
     try:
-        child = subprocess.Popen(
-            command(spec, spec_path),
-            env={**os.environ, **environment(spec), PROGRESS_FD: str(write_fd)},
-            pass_fds=(write_fd,),
-        )
+        with contextlib.ExitStack() as opened:
+            output = opened.enter_context(log.open("wb")) if log is not None else None
+            child = subprocess.Popen(
+                command(spec, spec_path),
+                env={**os.environ, **environment(spec), PROGRESS_FD: str(write_fd)},
+                pass_fds=(write_fd,),
+                stdout=output,
+                stderr=output,
+            )
     finally:
         os.close(write_fd)
     interrupts = Interrupts(child)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from . import json, markdown, svg, terminal
-from .model import Report
+from . import gate_json, gate_markdown, gate_terminal, github, gitlab, json, junit, markdown, sarif, svg, terminal
+from .model import GateRun, Report
 
 
 def _html(report: Report) -> str:
@@ -18,4 +18,19 @@ RENDERERS: dict[str, Callable[[Report], str]] = {
     "markdown": markdown.render,
     "svg": svg.render,
     "html": _html,
+    "sarif": sarif.render,
+    "junit": junit.render,
+    "github": github.render,
+    "gitlab": gitlab.render,
+}
+
+# The others draw one job: with them a gate of several is refused.
+GATE_RENDERERS: dict[str, Callable[[GateRun], str]] = {
+    "terminal": gate_terminal.render,
+    "json": gate_json.render,
+    "markdown": gate_markdown.render,
+    "sarif": sarif.render_gate,
+    "junit": junit.render_gate,
+    "github": github.render_gate,
+    "gitlab": gitlab.render_gate,
 }

@@ -1,16 +1,16 @@
 """Puts diagnosis, plan and gate into the record that the renderers take."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from ..diagnosers.interface import DeviceProfile, Diagnosis, Location, MemoryProfile
+from ..diagnosers.source import source_lines
+from ..gates.interface import Gate
 from ..remedies.interface import Plan
 from .figures import peak_bytes, used_bytes
-from .model import DeviceReplay, Excerpt, Gate, Report, Source, Verdict
+from .model import DeviceReplay, Excerpt, Report, Source, Verdict
 from .text import category_title, moment, percent, size
 
 _LINES_AROUND = 1
-_LARGEST_SOURCE_BYTES = 4 * 2**20
 
 
 def build(
@@ -142,20 +142,10 @@ def excerpts(locations: Iterable[Location]) -> dict[Location, Excerpt]:
     """The lines around each location whose file can be read here and is long enough to hold it."""
     found: dict[Location, Excerpt] = {}
     for location in dict.fromkeys(locations):
-        lines = _source_lines(location.file)
+        lines = source_lines(location.file)
         if lines is None or not 0 < location.line <= len(lines):
             continue
         first = max(1, location.line - _LINES_AROUND)
         last = min(len(lines), location.line + _LINES_AROUND)
         found[location] = Excerpt(first, tuple(line.rstrip() for line in lines[first - 1 : last]))
     return found
-
-
-def _source_lines(file: str) -> list[str] | None:
-    path = Path(file)
-    try:
-        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE_BYTES:
-            return None
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except (OSError, ValueError):
-        return None

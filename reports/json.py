@@ -6,7 +6,7 @@ from typing import Any
 from ..diagnosers.interface import CallSite, DeviceProfile, Finding, Location
 from ..remedies.interface import Candidate, Plan
 from .figures import assumed
-from .model import DeviceReplay, Gate, Report
+from .model import DeviceReplay, Report
 
 SCHEMA = "oomdoc.report/1"
 
@@ -37,7 +37,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "devices": [_device(device, report.replays) for device in report.diagnosis.profile.devices],
         "findings": [_finding(finding) for finding in report.diagnosis.findings],
         "inconclusive": inconclusive(report) + assumptions(report),
-        "remedies": [_candidate(each) for each in report.plan.candidates] if report.plan else [],
+        "remedies": [candidate(each) for each in report.plan.candidates] if report.plan else [],
     }
     if report.log is not None:
         from . import log_json  # nothing else needs it, and a start is short
@@ -45,7 +45,9 @@ def to_dict(report: Report) -> dict[str, Any]:
         content["devices"] = log_json.devices(report.log)
         content["log"] = log_json.section(report.log)
     if report.gate is not None:
-        content["gate"] = _gate(report.gate)
+        from .gate_json import gate
+
+        content["gate"] = gate(report.gate)
     return content
 
 
@@ -159,13 +161,14 @@ def _location(location: Location) -> dict[str, Any]:
     return {"file": location.file, "line": location.line, "function": location.function}
 
 
-def _candidate(candidate: Candidate) -> dict[str, Any]:
-    estimate, verified = candidate.estimate, candidate.verified
+def candidate(row: Candidate) -> dict[str, Any]:
+    """One row of `remedies`."""
+    estimate, verified = row.estimate, row.verified
     peak, time = estimate.predicted_peak_bytes, estimate.step_time_factor
     judged = verified is not None and verified.error is None
     return {
-        "name": candidate.name,
-        "fits": candidate.fits,
+        "name": row.name,
+        "fits": row.fits,
         "verified": {"on": verified.on, "peak_bytes": verified.peak_bytes, "fits": verified.fits}
         if verified is not None and judged
         else None,
@@ -175,16 +178,6 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "numerics": estimate.numerics.value,
         "why": estimate.why,
         "settings": {setting.name: dict(setting.options) for setting in estimate.settings},
-    }
-
-
-def _gate(gate: Gate) -> dict[str, Any]:
-    return {
-        "passed": gate.passed,
-        "peak_bytes": gate.peak_bytes,
-        "budget_bytes": gate.budget_bytes,
-        "baseline_bytes": gate.baseline_bytes,
-        "moved": [],  # rows against a baseline; empty where there is none
     }
 
 

@@ -7,9 +7,9 @@ from ..remedies.interface import Candidate, Plan
 from .figures import assumed, estimated_bytes, grouped, parts
 from .headline import assumed_heading, facts, headline, memory_heading
 from .json import inconclusive
-from .model import DeviceReplay, Gate, Report
+from .model import DeviceReplay, Report
 from .shortlist import heading, listed
-from .text import CONTROLS, band, change, factor, maybe_size, percent, place, short_path, site_place, size
+from .text import CONTROLS, band, change, factor, percent, place, short_path, site_place, size
 
 _CALL_SITES = 10
 
@@ -18,7 +18,7 @@ def render(report: Report) -> str:
     """The whole report; every string of the snapshot is escaped."""
     blocks = [_verdict(report)]
     if report.gate is not None:
-        blocks.append(_gate(report.gate))
+        blocks += _gate(report)
     for device in report.diagnosis.profile.devices:
         blocks += _device(report, device)
     if report.log is not None and report.log.logged:
@@ -51,9 +51,15 @@ def _verdict(report: Report) -> str:
     return f"## {inert(headline(report))}\n\n{inert(report.verdict.summary)}\n\n{' · '.join(told)}"
 
 
-def _gate(gate: Gate) -> str:
-    word = "passed" if gate.passed else "exceeded"
-    return f"**Gate {word}**: peak {size(gate.peak_bytes)} against {maybe_size(gate.budget_bytes, 'no budget')}."
+def _gate(report: Report) -> list[str]:
+    from .gate_markdown import failed
+    from .gate_text import headline as verdict
+    from .model import GateRun, Judged
+
+    assert report.gate is not None
+    judged = Judged(name=report.gate.job, report=report)
+    head = f"**{verdict(GateRun(jobs=(judged,)))}**: peak {size(report.gate.peak_bytes)}."
+    return [head] if report.gate.passed else [head, *failed(report.gate, judged)]
 
 
 def _device(report: Report, device: DeviceProfile) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..diagnosers.interface import Diagnosis, Location
+from ..gates.interface import Gate
 from ..remedies.interface import Plan
 
 if TYPE_CHECKING:
@@ -29,14 +30,6 @@ class Verdict:
     device: int | None
     summary: str
     ended: str | None = None  # what cut the script short, where it was not out of memory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
-    passed: bool
-    peak_bytes: int
-    budget_bytes: int | None
-    baseline_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +80,28 @@ class Diff:
     before_path: str
     after_path: str
     comparison: "Comparison"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One job of a gate: its report, whose `gate` is set; or why it could not be judged."""
+
+    name: str
+    report: Report | None = None
+    failure: str | None = None
+
+    @property
+    def gate(self) -> Gate | None:
+        return self.report.gate if self.report else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRun:
+    """What `oomdoc.gate/1` (configs/gate.schema.json) says, before it is drawn."""
+
+    jobs: tuple[Judged, ...]
+    next_commands: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return all(job.gate is not None and job.gate.passed for job in self.jobs)

@@ -14,7 +14,7 @@ from .canvas import draw
 from .figures import assumed, estimated_bytes, grouped
 from .headline import assumed_heading, facts, headline, memory_heading, replay_heading
 from .json import inconclusive
-from .model import DeviceReplay, Excerpt, Gate, Report
+from .model import DeviceReplay, Excerpt, Report
 from .remedy_table import remedies
 from .shortlist import heading
 from .text import maybe_size, percent, place, short_path, site_place, size
@@ -33,7 +33,7 @@ def render(report: Report, *, width: int = 80, color: str | None = None, ascii_o
 def _body(report: Report, console: Console) -> Iterator[RenderableType]:
     yield _verdict(report)
     if report.gate is not None:
-        yield _gate(report.gate)
+        yield from _gate(report, console.width)
     for device in report.diagnosis.profile.devices:
         yield from _device(report, device, console)
     yield from _log(report)
@@ -66,12 +66,16 @@ def _headline(report: Report) -> Text:
     return Text(f"● {words}", style="bold red" if verdict.out_of_memory else "bold yellow" if unsure else "bold green")
 
 
-def _gate(gate: Gate) -> RenderableType:
-    style = "bold green" if gate.passed else "bold red"
-    budget = maybe_size(gate.budget_bytes, "no budget")
-    over = "" if gate.passed or gate.budget_bytes is None else f", {size(gate.peak_bytes - gate.budget_bytes)} too much"
-    word = "passed" if gate.passed else "exceeded"
-    return Text.assemble((f"Gate {word}: ", style), f"peak {size(gate.peak_bytes)} against {budget}{over}")
+def _gate(report: Report, width: int) -> Iterator[RenderableType]:
+    from .gate_terminal import failed
+    from .model import Judged
+
+    gate = report.gate
+    assert gate is not None
+    style, word = ("bold green", "passed") if gate.passed else ("bold red", "exceeded")
+    yield Text.assemble((f"Gate {word}: ", style), f"peak {size(gate.peak_bytes)}")
+    if not gate.passed:
+        yield from failed(gate, Judged(name=gate.job, report=report), width)
 
 
 def _device(report: Report, device: DeviceProfile, console: Console) -> Iterator[RenderableType]:

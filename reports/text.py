@@ -1,11 +1,10 @@
 """Numbers and places as people read them; shared by the renderers that write prose."""
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from ..diagnosers.call_sites import module_label
 from ..diagnosers.interface import CallSite, Category, DeviceProfile, Location
+from ..diagnosers.source import short_path as short_path
 from ..diagnosers.text import size as size  # one way to write bytes, for every renderer
 from ..remedies.interface import Band, ByteBand, Candidate
 
@@ -60,19 +59,6 @@ def factor(value: Band) -> str:
 def category_title(category: Category | str) -> str:
     name = category.value if isinstance(category, Category) else category
     return CATEGORY_TITLES.get(name, name)
-
-
-def short_path(file: str) -> str:
-    """Relative to the current folder where it lies inside it; the last three parts of a path in site-packages."""
-    path = Path(file)
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        pass
-    parts = path.parts
-    if "site-packages" in parts:
-        return os.path.join(*parts[parts.index("site-packages") + 1 :])
-    return file
 
 
 def tail(file: str) -> str:

@@ -7,11 +7,13 @@ from typing import Any
 from ...allocator.fragmentation import pinned
 from ...diagnosers.heap import heap
 from ...diagnosers.interface import DeviceProfile, Finding, Location
+from ...gates.interface import Gate
 from ...remedies.interface import Candidate, Plan
 from ..figures import assumed, estimated_bytes, grouped, parts, peak_bytes, used_bytes
+from ..gate_text import failed_checks, sentence
 from ..headline import assumed_heading, facts, headline, memory_heading, replay_heading
 from ..json import inconclusive
-from ..model import DeviceReplay, Gate, Report
+from ..model import DeviceReplay, Report
 from ..shortlist import does_not_fit, heading
 from ..text import band, category_title, change, device_title, factor, maybe_size, percent, place, site_place, size
 
@@ -207,11 +209,10 @@ def _verified(candidate: Candidate) -> str:
 def _gate(gate: Gate | None) -> dict[str, str] | None:
     if gate is None:
         return None
-    over = "" if gate.passed or gate.budget_bytes is None else f", {size(gate.peak_bytes - gate.budget_bytes)} too much"
     return {
         "tone": "good" if gate.passed else "bad",
         "word": "passed" if gate.passed else "exceeded",
-        "text": f"peak {size(gate.peak_bytes)} against {maybe_size(gate.budget_bytes, 'no budget')}{over}",
+        "text": "; ".join(sentence(check, gate) for check in failed_checks(gate)) or f"peak {size(gate.peak_bytes)}",
     }
 
 

@@ -23,6 +23,7 @@ from oomdoc.diagnosers.interface import (
     Peak,
     Severity,
 )
+from oomdoc.gates.interface import CategoryMoved, Check, Gate, Line, LineMoved, Metric
 from oomdoc.remedies.interface import (
     Band,
     ByteBand,
@@ -35,7 +36,7 @@ from oomdoc.remedies.interface import (
     Verified,
 )
 from oomdoc.reports.build import build
-from oomdoc.reports.model import Gate, Report
+from oomdoc.reports.model import Report
 from oomdoc.snapshots.model import (
     Blocks,
     DeviceRecording,
@@ -222,4 +223,20 @@ def healthy(make_report: MakeReport, script: Path) -> Report:
 
 @pytest.fixture
 def gate() -> Gate:
-    return Gate(passed=False, peak_bytes=37 * GIB, budget_bytes=30 * GIB)
+    """38 GiB where 30 are allowed; a line that doubled."""
+    old = Line(category=Category.ACTIVATION, file="train.py", function="forward", code="h = self.mlp(h)",
+               module="blocks.*.mlp", bytes=10 * GIB, blocks=4)  # fmt: skip
+    now = replace(old, bytes=20 * GIB, line=6)
+    row = CategoryMoved(category=Category.ACTIVATION, before_bytes=10 * GIB, after_bytes=20 * GIB)
+    return Gate(
+        job="train",
+        passed=False,
+        metric=Metric.ALLOCATED,
+        peak_bytes=37 * GIB,
+        checks=(Check(name="budget", passed=False, limit_bytes=30 * GIB, text="at most 30.00 GiB"),),
+        budget_bytes=30 * GIB,
+        baseline_bytes=27 * GIB,
+        categories=(row,),
+        moved=(LineMoved(before=old, after=now),),
+        held=(now,),
+    )

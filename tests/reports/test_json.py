@@ -8,8 +8,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from oomdoc.gates.interface import Gate
 from oomdoc.reports import json as renderer
-from oomdoc.reports.model import DeviceReplay, Gate, Report
+from oomdoc.reports.model import DeviceReplay, Report
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "configs" / "report.schema.json").read_text(encoding="utf-8"))
 GIB = 2**30

@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from oomdoc.diagnosers.interface import Location
+from oomdoc.gates.interface import Gate
 from oomdoc.reports import markdown
-from oomdoc.reports.model import Gate, Report
+from oomdoc.reports.model import Report
 
 GOLDEN = Path(__file__).parent / "golden" / "report.md"
 

@@ -1,0 +1,1 @@
+"""The gate: limits of a job, the committed baseline, and what moved against it."""
