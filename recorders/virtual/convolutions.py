@@ -2,11 +2,18 @@
 
 cuDNN's tensor-core kernels work on channels-last data. For channels-first tensors it converts input, weight and output
 through its workspace, so their sizes bound it; channels-last tensors need none forward, and a float copy of the weight
-gradient backward. 105 workspaces in recordings of real GPUs lie between 50 KB and 128 MiB. Every such number is marked
-estimated. `torch.backends.cudnn.benchmark` tries several plans, which can only raise reserved memory: not modelled.
+gradient backward. In float, filters of one pixel need none either: networks of such and of depthwise convolutions take
+on an A100 what they take without (docs/accuracy.md; measured: itu-rad/GPUMemNet). 105 workspaces in recordings of real
+GPUs lie between 50 KB and 128 MiB. Every such number is marked estimated.
+
+With `torch.backends.cudnn.benchmark` every new shape is tried with all plans, in a workspace as large as the greediest
+of them asks for; PyTorch halves it until it fits, and empties the allocator's cache when the fastest plan is known
+(Conv_v8.cpp run_single_conv). The emptied cache is made here; the trial's own workspace is in no peak: it is not
+published, it is gone after the trial, and it never is what a job runs out of memory for.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
     from .tracker import Tracker
 
 WORKSPACE = "cuDNN convolution workspace (not published; bounded by the channels-last copies of its tensors)"
+TRIAL = "workspaces of cudnn.benchmark's trials (not published; given up where memory is short, never an out-of-memory)"
 COPY = "operand brought into the convolution's memory format (ATen/native/Convolution.cpp)"
 _HALF = (torch.float16, torch.bfloat16)
 _aten = torch.ops.aten
@@ -31,7 +39,7 @@ def forward(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> 
     steps = [_copy(t, before=True) for t in (x, weight) if not _in_format(t, last)]
     if _depthwise_kernel(x, weight, arguments.get("groups", 1)):
         return steps
-    return [*steps, *_workspace(target, last, (x, weight, out), ())]
+    return [*steps, *_trial("forward", args, (x, weight)), *_workspace(target, last, weight, (x, weight, out), ())]
 
 
 def backward(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
@@ -42,12 +50,12 @@ def backward(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) ->
     last = channels_last(x, weight)
     steps = [_copy(t, before=True) for t in (x, weight, grad) if not _in_format(t, last)]
     if not _depthwise_kernel(x, weight, arguments.get("groups", 1)):
-        for wanted, tensors, floats in (
-            (mask[0], (grad, weight, x), ()),
-            (mask[1], (x, grad, weight), (weight,)),
+        for name, wanted, tensors, floats in (
+            ("input", mask[0], (grad, weight, x), ()),
+            ("weight", mask[1], (x, grad, weight), (weight,)),
         ):
             if wanted:
-                each = _workspace(target, last, tensors, floats)
+                each = [*_trial(name, args, (x, weight)), *_workspace(target, last, weight, tensors, floats)]
                 steps += [_brief(s, len(steps) + i + 1) for i, s in enumerate(each)]
     if mask[2]:
         dims = (0, *range(2, grad.dim()))
@@ -79,12 +87,26 @@ def _depthwise_kernel(x: torch.Tensor, weight: torch.Tensor, groups: int) -> boo
 
 
 def _workspace(
-    target: Target, last: bool, tensors: Sequence[torch.Tensor], in_float: Sequence[torch.Tensor]
+    target: Target,
+    last: bool,
+    weight: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    in_float: Sequence[torch.Tensor],
 ) -> list[Scratch]:
     nbytes = sum(4 * t.numel() for t in in_float if t.dtype in _HALF)
-    if not last and _tensor_cores(tensors[0], target):
+    in_place = tensors[0].dtype is torch.float32 and weight.shape[2:].numel() == 1
+    if not last and not in_place and _tensor_cores(tensors[0], target):
         nbytes += sum(t.numel() * t.element_size() for t in tensors)
     return [Scratch(bytes=nbytes, source=WORKSPACE, estimated=True)] if nbytes else []
+
+
+def _trial(direction: str, args: Args, operands: Sequence[torch.Tensor]) -> list[Scratch]:
+    """What tells one case from another is the call's shapes and settings (Conv_v8.cpp CacheKey)."""
+    if not torch.backends.cudnn.benchmark:
+        return []
+    shapes = tuple((t.shape, t.stride(), t.dtype) for t in operands)
+    settings = tuple(tuple(each) for each in args if isinstance(each, (list, tuple)))
+    return [Scratch(bytes=0, source=TRIAL, kind="trial", key=(direction, shapes, settings), estimated=True)]
 
 
 def _tensor_cores(x: torch.Tensor, target: Target) -> bool:
@@ -100,7 +122,7 @@ def _copy(t: torch.Tensor, *, before: bool) -> Scratch:
 
 
 def _brief(scratch: Scratch, until: int) -> Scratch:
-    return Scratch(bytes=scratch.bytes, source=scratch.source, estimated=scratch.estimated, until=until)
+    return replace(scratch, until=until)
 
 
 def in_its_format(tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:

@@ -213,6 +213,12 @@ class VirtualDevice:
         self.free(address, record.index)
         context.stack = kept
 
+    def empty_cache(self, index: int = 0) -> None:
+        """Every free segment goes back to the driver, by an operation of PyTorch's own."""
+        with self.lock:
+            self.allocators[index].empty_cache()
+        self._free_late()
+
     def scratch(self, nbytes: int, index: int = 0, *, estimated: bool = False) -> int:
         """Allocate what a kernel needs beside its outputs; the caller frees it."""
         self.context.estimated = estimated

@@ -47,6 +47,11 @@ class KernelCall:
         self._next += 1
         self._drop_until(number)
         each = self._wanted[number]
+        if each.kind == "trial":
+            if (self._index, each.key) in tracker.tried:
+                return
+            tracker.tried.add((self._index, each.key))
+            tracker.device.empty_cache(self._index)
         if each.estimated:
             tracker.note_estimate(each.source, each.bytes)
         if not each.bytes:

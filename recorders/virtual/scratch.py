@@ -22,7 +22,10 @@ class Scratch:
 
     bytes: int
     source: str
-    kind: Literal["call", "handle"] = "call"  # handle: kept per thread role and stream, allocated once
+    # handle: kept per thread role and stream, allocated once. trial: when its key is met for the first time, a library
+    # tries its algorithms, and PyTorch then empties the cache
+    kind: Literal["call", "handle", "trial"] = "call"
+    key: object = None
     estimated: bool = False
     before: bool = False  # allocated before the operation's outputs
     until: int = -1  # freed before scratch number `until` of the same call is allocated; -1: at the end, newest first

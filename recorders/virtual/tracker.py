@@ -57,6 +57,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         self.memo: Memo | None = None
         self.compiles = False  # the script has called torch.compile
         self.handles: dict[tuple[int, int, bool, str], int] = {}  # (device, stream, in backward, source) -> address
+        self.tried: set[object] = set()  # (device, key) of the calls for which a library has tried its algorithms
         self.estimated: dict[str, list[int]] = {}  # source -> [times, bytes] of estimated scratch
         self._ops: dict[Any, OpInfo] = {}
         self._foreign: dict[type, int] = {}  # 0 plain, 1 FakeTensor, 2 wrapper subclass

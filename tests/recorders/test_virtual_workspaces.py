@@ -11,6 +11,7 @@ from oomdoc.recorders.virtual.attention_scratch import num_splits
 from oomdoc.recorders.virtual.scratch import MIB, Scratch, Target, cublas_workspace_bytes
 from oomdoc.recorders.virtual.session import Session
 from oomdoc.recorders.virtual.workspaces import ESTIMATORS, scratch_for
+from oomdoc.snapshots.model import Action
 
 aten = torch.ops.aten
 A100 = Target(sm_count=108, threads_per_sm=2048, compute_capability=(8, 0), torch_version=(2, 13), cublas_bytes=8519680)
@@ -206,6 +207,32 @@ def test_channels_first_convolution_is_bounded_by_its_tensors() -> None:
     found = scratch(aten.convolution.default, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     assert sizes(found) == [2 * (x.numel() * 2) + w.numel() * 2]
     assert all(each.estimated for each in found)
+
+
+def test_a_float_filter_of_one_pixel_needs_no_workspace() -> None:
+    """Measured; in half precision nothing is known, and the bound stays."""
+    settings = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    assert scratch(aten.convolution.default, meta(8, 64, 56, 56), meta(64, 64, 1, 1), *settings) == []
+    x, w = meta(8, 64, 56, 56, dtype=torch.float16), meta(64, 64, 1, 1, dtype=torch.float16)
+    assert sizes(scratch(aten.convolution.default, x, w, *settings)) == [2 * (2 * x.numel() + w.numel())]
+
+
+def test_cudnn_benchmark_empties_the_cache_at_each_new_shape(gpu: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once in each direction that is computed, and never again for the same shape and settings."""
+
+    def freed_segments(size: int) -> int:
+        del_me = torch.ones(3 << 20, device="cuda")
+        del del_me  # a cached segment
+        before = sum(action == Action.SEGMENT_FREE for action in log.action)
+        layer(torch.ones(2, 8, size, size, device="cuda"))
+        return sum(action == Action.SEGMENT_FREE for action in log.action) - before
+
+    log = gpu.device.logs[0]
+    layer = torch.nn.Conv2d(8, 8, 3).cuda()
+    assert freed_segments(16) == 0
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    assert [freed_segments(size) > 0 for size in (16, 16, 24, 24)] == [True, False, True, False]
+    assert [each for source, each in gpu.tracker.estimated.items() if "trials" in source] == [[2, 0]]
 
 
 def test_channels_last_convolution_copies_only_the_weight() -> None:
