@@ -25,6 +25,12 @@ def report_files(
 ) -> int:
     """Writes the report of `targets` (none = the latest run here); -> 1 when the job ran out of memory, else 0."""
     targets = targets or [str(LATEST)]
+    if (
+        output is not None
+        and output.exists()
+        and any(Path(each).exists() and output.samefile(each) for each in targets)
+    ):
+        raise OomdocError(f"cannot write {output}: it is what is read")
     if all_logs(targets):
         if gpu is not None or capacity is not None:
             raise OomdocError("--gpu and --capacity judge recordings; the messages of a log name their own card")

@@ -9,20 +9,40 @@ from typing import Annotated, Any
 
 import typer
 
-from .format import Format
+from .format import Format, format_of
 from .output import checked_output
 
 # Everything behind the script belongs to the script.
 SCRIPT_CONTEXT = {"allow_interspersed_args": False}
 
 
+def _format(context: typer.Context, form: Format) -> Format:
+    """Without `--format`, the name of `--output` tells it."""
+    source = context.get_parameter_source("form")
+    if source is None or source.name.startswith("DEFAULT"):
+        return format_of(context.params.get("output"))
+    return form
+
+
 FormatOption = Annotated[
-    Format, typer.Option("--format", "-f", help="How the report is written; `json` is a stable contract.")
+    Format,
+    typer.Option(
+        "--format",
+        "-f",
+        help="How the report is written; `json` is a stable contract. Default: what the name of --output says, "
+        "else terminal.",
+        callback=_format,
+        show_default=False,
+    ),
 ]
 OutputOption = Annotated[
     Path | None,
     typer.Option(
-        "--output", metavar="FILE", help="Write the report to FILE instead of stdout.", callback=checked_output
+        "--output",
+        metavar="FILE",
+        help="Write the report to FILE instead of stdout; report.html is a page with charts.",
+        callback=checked_output,
+        is_eager=True,  # before --format, which goes by its name
     ),
 ]
 

@@ -48,12 +48,14 @@ def _stream(output: Path | None) -> TextIO | None:
     return sys.stdout if output is None else None
 
 
-def _deliver(text: str, output: Path | None) -> None:
-    if output is None:
-        put(text)
-    else:
-        write_file(output, text)
+def _deliver(content: str | bytes, output: Path | None) -> None:
+    if output is not None:
+        write_file(output, content)
         say(f"wrote {output}")
+        return
+    if isinstance(content, bytes) and sys.stdout.isatty():
+        raise OomdocError("this format is not text: give --output FILE, or send stdout to a file or a pipe")
+    put(content)
 
 
 def _step_summary(text: str) -> None:
@@ -67,7 +69,7 @@ def _step_summary(text: str) -> None:
             say(f"cannot write the step summary {path}: {error.strerror}")
 
 
-def render(report: "Report", form: Format, stream: TextIO | None) -> str:
+def render(report: "Report", form: Format, stream: TextIO | None) -> str | bytes:
     """`stream` is the terminal that will show it, None for a file."""
     if form is Format.TERMINAL:
         from ..reports import terminal
@@ -78,10 +80,14 @@ def render(report: "Report", form: Format, stream: TextIO | None) -> str:
     return RENDERERS[form.value](report)
 
 
-def put(text: str) -> None:
+def put(content: str | bytes) -> None:
     """To stdout; a reader that has gone away (`| head`) is no error."""
     try:
-        sys.stdout.write(text)
+        if isinstance(content, bytes):
+            sys.stdout.buffer.write(content)
+        else:
+            encoding = sys.stdout.encoding or "utf-8"  # a file name can hold what no encoding has: half a character
+            sys.stdout.write(content.encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         # The interpreter flushes stdout once more at its end: give it something that takes it.
@@ -105,10 +111,10 @@ def checked_output(path: Path | None) -> Path | None:
     return path
 
 
-def write_file(path: Path, text: str) -> None:
+def write_file(path: Path, content: str | bytes) -> None:
     checked_output(path)
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
     except OSError as error:
         raise OomdocError(f"cannot write {path}: {error.strerror}") from error
 

@@ -118,7 +118,7 @@ def _planned(
 ) -> "Report":
     from ..remedies.planner import plan as make
     from ..reports.build import build
-    from .output import render
+    from .output import render, write_file
     from .pipeline import diagnose_files, job_of
     from .verify import verifier, whole_profile, write_candidate
 
@@ -135,7 +135,7 @@ def _planned(
         write_candidate(directory / CONFIG_FILE, chosen, job, command.script if command else None)
     report = build(diagnosis, path=where, plan=made, next_commands=_next(where, directory, made, command))
     if directory is not None:
-        (directory / "report.json").write_text(render(report, Format.JSON, None), encoding="utf-8")
+        write_file(directory / "report.json", render(report, Format.JSON, None))
     return report
 
 

@@ -72,7 +72,7 @@ def own_status(status: int) -> int:
 
 
 def _report(directory: Path, result: "RunResult", form: Format, output: Path | None) -> None:
-    from .output import emit, render, say
+    from .output import emit, render, say, write_file
 
     if result.failure:
         say(result.failure)
@@ -90,7 +90,7 @@ def _report(directory: Path, result: "RunResult", form: Format, output: Path | N
         say(_without_gpu(status))
     elif status and not result.out_of_memory:
         say(f"the script ended with status {status}; what follows is the memory until then")
-    (directory / "report.json").write_text(render(report, Format.JSON, None), encoding="utf-8")
+    write_file(directory / "report.json", render(report, Format.JSON, None))
     if diagnosis.profile.devices or form is not Format.TERMINAL or output is not None:
         emit(report, form, output)
 

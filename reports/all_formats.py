@@ -12,7 +12,43 @@ def _html(report: Report) -> str:
     return page.render(report)
 
 
-RENDERERS: dict[str, Callable[[Report], str]] = {
+def _perfetto(report: Report) -> str:
+    from .exports import perfetto
+
+    return perfetto.render(report)
+
+
+def _speedscope(report: Report) -> str:
+    from .exports import flame
+
+    return flame.speedscope(report)
+
+
+def _collapsed(report: Report) -> str:
+    from .exports import flame
+
+    return flame.collapsed(report)
+
+
+def _csv(report: Report) -> str:
+    from .exports import tables
+
+    return tables.csv_table(report)
+
+
+def _parquet(report: Report) -> bytes:
+    from .exports import tables
+
+    return tables.parquet(report)
+
+
+def _snapshot(report: Report) -> bytes:
+    from .exports import torch_snapshot
+
+    return torch_snapshot.render(report)
+
+
+RENDERERS: dict[str, Callable[[Report], str | bytes]] = {
     "terminal": terminal.render,
     "json": json.render,
     "markdown": markdown.render,
@@ -22,6 +58,12 @@ RENDERERS: dict[str, Callable[[Report], str]] = {
     "junit": junit.render,
     "github": github.render,
     "gitlab": gitlab.render,
+    "perfetto": _perfetto,
+    "speedscope": _speedscope,
+    "collapsed": _collapsed,
+    "csv": _csv,
+    "parquet": _parquet,
+    "snapshot": _snapshot,
 }
 
 # The others draw one job: with them a gate of several is refused.

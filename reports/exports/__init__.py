@@ -1,0 +1,1 @@
+"""The recording in the formats of other tools: traces, flame graphs, tables, snapshots."""
