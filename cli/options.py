@@ -29,8 +29,9 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         "-f",
-        help="How the report is written; `json` is a stable contract. Default: what the name of --output says, "
-        "else terminal.",
+        metavar="FORMAT",
+        help=f"How the report is written: {', '.join(each.value for each in Format)}. `json` is a stable contract. "
+        "Default: what the name of --output says, else terminal.",
         callback=_format,
         show_default=False,
     ),

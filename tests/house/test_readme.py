@@ -54,7 +54,7 @@ def test_the_formats_of_the_readme_are_those_of_the_help() -> None:
     formats = re.search(r"`--format ([\w|]+)`", README)
     assert formats is not None
     page = re.sub(r"[│\s]", "", help_of("analyze"))
-    assert f"<{formats.group(1)}>" in page
+    assert f"written:{formats.group(1).replace('|', ',')}." in page
 
 
 def test_exit_statuses_agree() -> None:
