@@ -27,6 +27,7 @@ class ConfigFile:
     script: str | None = None
     gpu: str | None = None
     world_size: int | None = None
+    batch_size: int | None = None  # per GPU, before gradient accumulation cuts it
     expected_peak_bytes: int | None = None
     expected_step_time_factor: float | None = None
 
@@ -63,7 +64,7 @@ def parse(text: str, name: str = "oomdoc.yaml") -> ConfigFile:
     _known(content, ("schema", "for", "remedies", "expected"), name)
     if content.get("schema") != SCHEMA:
         raise OomdocError(f"{name}: schema is {content.get('schema')!r}, this oomdoc reads {SCHEMA!r}.")
-    target = _section(content, "for", ("script", "gpu", "world_size"), name)
+    target = _section(content, "for", ("script", "gpu", "world_size", "batch_size"), name)
     expected = _section(content, "expected", ("peak_bytes", "step_time_factor"), name)
     entries = content.get("remedies")
     if not isinstance(entries, Sequence) or isinstance(entries, str):
@@ -73,6 +74,7 @@ def parse(text: str, name: str = "oomdoc.yaml") -> ConfigFile:
         script=_typed(target, "script", str, name),
         gpu=_typed(target, "gpu", str, name),
         world_size=_typed(target, "world_size", int, name),
+        batch_size=_typed(target, "batch_size", int, name),
         expected_peak_bytes=_typed(expected, "peak_bytes", int, name),
         expected_step_time_factor=_typed(expected, "step_time_factor", float, name),
     )
@@ -80,7 +82,12 @@ def parse(text: str, name: str = "oomdoc.yaml") -> ConfigFile:
 
 def dumps(config: ConfigFile) -> str:
     """The text of the file; keys in the order of its documentation."""
-    target = {"script": config.script, "gpu": config.gpu, "world_size": config.world_size}
+    target = {
+        "script": config.script,
+        "gpu": config.gpu,
+        "world_size": config.world_size,
+        "batch_size": config.batch_size,
+    }
     expected = {"peak_bytes": config.expected_peak_bytes, "step_time_factor": config.expected_step_time_factor}
     lines = [f"schema: {SCHEMA}"]
     for key, section in (("for", target), ("expected", expected)):

@@ -8,7 +8,8 @@ from .interface import Patch, Target
 
 NAME = "deepspeed"
 TITLE: str = keys.table(NAME)["title"]
-VERSION: str = keys.table(NAME)["version"]
+VERSION: str = keys.table(NAME)["tried"]
+NEW_FILE: str | None = "ds_config.json"
 
 
 def recognises(text: str) -> bool:
