@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow test-next lint bench browser setup clean
+.PHONY: demo test test-slow test-next test-frameworks lint bench browser setup clean
 
 setup: $(READY)
 
@@ -30,6 +30,17 @@ test-slow: $(READY)
 test-next:
 	$(MAKE) test VENV=.venv-next CONSTRAINTS=constraints-next.txt TEST_ARGS='tests/recorders tests/remedies $(TEST_ARGS)'
 
+# each training framework's own loader on what `fix` writes. Several pin versions of what the others need as well, so
+# those of the second file go in without their dependencies
+test-frameworks: .venv-frameworks/.ready
+	.venv-frameworks/bin/python -m pytest tests/remedies/test_framework_loaders.py $(TEST_ARGS)
+
+.venv-frameworks/.ready: pyproject.toml tests/remedies/frameworks.txt
+	$(PYTHON) -m venv .venv-frameworks
+	.venv-frameworks/bin/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[dev,examples,frameworks]'
+	.venv-frameworks/bin/python -m pip install --quiet --no-deps -r tests/remedies/frameworks.txt
+	touch .venv-frameworks/.ready
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -44,4 +55,4 @@ bench: $(READY)
 	$(BIN)/python -m pytest tests/benchmarks -q -s -m '' $(TEST_ARGS)
 
 clean:
-	rm -rf $(VENV) .venv-next build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .oomdoc
+	rm -rf $(VENV) .venv-next .venv-frameworks build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .oomdoc

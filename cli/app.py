@@ -62,7 +62,7 @@ def root(
 app.command(epilog=run.EPILOG, context_settings=SCRIPT_CONTEXT)(run.run)
 app.command(epilog=analyze.EPILOG)(analyze.analyze)
 app.command(epilog=plan.EPILOG, context_settings=SCRIPT_CONTEXT)(plan.plan)
-app.command(epilog=fix.EPILOG)(fix.fix)
+app.command(epilog=fix.EPILOG, cls=fix.FixCommand)(fix.fix)
 app.command(epilog=gate.EPILOG, context_settings=SCRIPT_CONTEXT)(gate.gate)
 app.command(epilog=diff.EPILOG)(diff.diff)
 app.command(epilog=replay.EPILOG)(replay.replay)

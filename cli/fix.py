@@ -1,106 +1,177 @@
 """`oomdoc fix`: the plan as a patch of a configuration."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from ..errors import OomdocError
+from ..errors import OomdocError, UnreadableInputError
 from .inputs import CONFIG_FILE, LATEST
-from .options import CapacityOption, GpuOption
+from .options import JobOptions, RunDirOption, ScriptArguments, with_job_options
 
 if TYPE_CHECKING:
     from ..remedies.frameworks.interface import Framework, Patch, Target
     from ..remedies.interface import Setting
+    from .inputs import Command
 
 EPILOG = """Examples:
 
 [bold]oomdoc fix[/bold]  the latest plan as oomdoc.yaml, shown as a diff
 
-[bold]oomdoc fix --config args.yaml --write[/bold]  into the arguments of a Hugging Face Trainer
+[bold]oomdoc fix --config args.yaml --write[/bold]  into your config, whose framework is told from what is in it
 
-[bold]oomdoc fix --framework deepspeed --config ds.json[/bold]  what would change in a DeepSpeed config
+[bold]oomdoc fix --gpu a100-40gb --config args.yaml train.py args.yaml[/bold]  plan, patch, and run again with the patch
+
+[bold]oomdoc fix --config titan.toml --framework-version 0.2[/bold]  for a release that is not the one installed here
 """
 
-# What a new file is called where no --config names one.
-_NEW_FILES = {"torch": CONFIG_FILE, "hf": "training_args.yaml", "deepspeed": "ds_config.json"}
+
+class FixCommand(TyperCommand):
+    """Behind a script everything is the script's; behind a recording options are ours as before it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = not any(arg.endswith(".py") or arg in ("-m", "--module") for arg in args)
+        return super().parse_args(ctx, args)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What is to be written, and, where there is one, the run that can prove it."""
+
+    settings: "Sequence[Setting]"
+    target: "Target"
+    directory: Path | None = None
+    command: "Command | None" = None
+
+
+@with_job_options
 def fix(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUNDIR|SNAPSHOT|oomdoc.yaml]", help="Default: the latest run here.", show_default=False
+            metavar="[SCRIPT|RUNDIR|SNAPSHOT|oomdoc.yaml]", help="Default: the latest run here.", show_default=False
         ),
     ] = None,
+    args: ScriptArguments = None,
+    *,
+    job: JobOptions,
     framework: Annotated[
         str | None,
         typer.Option(
-            "--framework", metavar="NAME", help="torch, hf or deepspeed. Default: what --config is, or torch."
+            "--framework",
+            metavar="NAME",
+            help="torch, hf, accelerate, deepspeed, lightning, torchtitan, torchtune or axolotl. "
+            "Default: what --config is, or torch.",
+        ),
+    ] = None,
+    framework_version: Annotated[
+        str | None,
+        typer.Option(
+            "--framework-version", metavar="X.Y", help="Its release where you train. Default: the one installed here."
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="The file to patch; it need not exist.")
+        Path | None, typer.Option("--config", metavar="FILE", help="The file to patch: YAML, JSON or TOML.")
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Change the file; the old one is kept as FILE.bak.")] = False,
-    gpu: GpuOption = None,
-    capacity: CapacityOption = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify/--no-verify", help="Run the script again with the patched file, on the virtual GPU."),
+    ] = True,
+    run_dir: RunDirOption = None,
 ) -> None:
     """Show the change that a plan asks for as a unified diff, or write it.
 
-    Takes the oomdoc.yaml that `plan` left in a run directory; for a bare snapshot the best estimate is taken. Comments
-    and the order of keys are kept.
+    Takes the oomdoc.yaml that `plan` left in a run directory; a script is planned for first, and for a bare snapshot
+    the best estimate is taken. Comments, the order of keys and keys that oomdoc does not know stay, and so does the
+    effective batch. Exit status 1 when the job runs out of memory with the change too: then nothing is written.
     """
     from .output import put, say
 
-    settings, made_for = _planned(target or str(LATEST), gpu, capacity)
     before, writer, path = _file(framework, config)
-    patch = writer.patch(before, settings, made_for)
+    planned = _planned(target, args, job, verify, run_dir)
+    made_for = replace(planned.target, framework_version=framework_version)
+    patch = writer.patch(before, planned.settings, made_for)
     for note in patch.notes:
         say(note)
     for each in patch.unsupported:
         say(f"{each.name} is not in {path}: {each.reason}")
     if patch.text == patch.before:
+        if planned.settings and len(patch.unsupported) == len(planned.settings):
+            raise OomdocError(f"none of the planned changes can be written into {path}; what to do instead is above")
         say(f"nothing to change in {path}")
-    elif write:
-        _write(path, patch)
-    else:
+        return
+    fits = not verify or _proven(planned, path, patch)
+    if not write:
         put(patch.diff(path.as_posix()))
+    elif fits:
+        _write(path, patch)
+    if not fits:
+        say(f"{path} is as it was" if write else "this diff alone does not do; `oomdoc plan` has more")
+        raise typer.Exit(1)
 
 
-def _planned(target: str, gpu: str | None, capacity: str | None) -> "tuple[Sequence[Setting], Target]":
-    """The settings of a plan, and what it was made for."""
+# --- what is to be written ---
+
+
+def _planned(
+    target: str | None, args: Sequence[str] | None, job: JobOptions, verify: bool, run_dir: Path | None
+) -> Planned:
+    from .inputs import is_script, no_arguments, read_command
+
+    target = target or str(LATEST)
+    if is_script(target, job.module):
+        target = _plan_first(target, args, job, verify, run_dir)
+        job = replace(job, gpu=None, capacity=None)
+    else:
+        no_arguments(target, args)
+    path = Path(target)
+    file = path / CONFIG_FILE if path.is_dir() else path
+    if file.suffix not in (".yaml", ".yml") or not file.is_file() or job.gpu or job.capacity:
+        return _estimated(target, job.gpu, job.capacity)
+    directory = path if path.is_dir() else None
+    return replace(_read(file), directory=directory, command=read_command(directory) if directory else None)
+
+
+def _plan_first(script: str, args: Sequence[str] | None, job: JobOptions, verify: bool, run_dir: Path | None) -> str:
+    """Record the script and plan for it; -> the run directory, with its oomdoc.yaml."""
+    from .launching import command_of, new_run_dir
+    from .output import say
+    from .plan import applicable, planned_run
+
+    command = command_of(script, args, job)
+    directory = new_run_dir(command, run_dir)
+    report = planned_run(command, directory, verify)
+    if not report.verdict.out_of_memory:
+        say(f"{script} fits as it is: nothing to fix")
+        raise typer.Exit(0)
+    if report.plan is None or applicable(report.plan) is None:
+        raise OomdocError(f"no change that can be written makes {script} fit; `oomdoc plan {directory}` says why")
+    return str(directory)
+
+
+def _read(file: Path) -> Planned:
     from ..remedies.config_file import read
     from ..remedies.frameworks.interface import Target
 
-    path = Path(target)
-    file = path / CONFIG_FILE if path.is_dir() else path
-    if file.suffix in (".yaml", ".yml") and file.is_file() and gpu is None and capacity is None:
-        config = read(file)
-        return config.remedies, Target(
+    config = read(file)
+    return Planned(
+        settings=config.remedies,
+        target=Target(
             script=config.script,
             gpu=config.gpu,
             world_size=config.world_size,
-            batch_size=_batch_size(path),
+            batch_size=config.batch_size,
             peak_bytes=config.expected_peak_bytes,
             step_time_factor=config.expected_step_time_factor,
-        )
-    return _estimated(target, gpu, capacity)
+        ),
+    )
 
 
-def _batch_size(directory: Path) -> int | None:
-    """Per GPU, from the recording beside the plan."""
-    from ..remedies.job_facts import read
-    from .inputs import load, snapshot_files
-
-    if not directory.is_dir():
-        return None
-    snapshots = load(snapshot_files([str(directory)])[:1])
-    return read(snapshots[0].recording).loader_batch_size
-
-
-def _estimated(target: str, gpu: str | None, capacity: str | None) -> "tuple[Sequence[Setting], Target]":
+def _estimated(target: str, gpu: str | None, capacity: str | None) -> Planned:
     from ..remedies.frameworks.interface import Target
     from ..remedies.planner import plan as make
     from .inputs import snapshot_files
@@ -115,13 +186,19 @@ def _estimated(target: str, gpu: str | None, capacity: str | None) -> "tuple[Seq
         raise OomdocError(f"no change that can be written makes {target} fit; `oomdoc plan {target}` says why")
     say(f"taking {chosen.name}, which is an estimate: `oomdoc plan` with the script proves it")
     estimate = chosen.estimate
-    return estimate.settings, Target(
-        gpu=job.gpu,
-        world_size=job.world_size,
-        batch_size=job.batch_size,
-        peak_bytes=estimate.predicted_peak_bytes.expected,
-        step_time_factor=round(estimate.step_time_factor.expected, 3),
+    return Planned(
+        settings=estimate.settings,
+        target=Target(
+            gpu=job.gpu,
+            world_size=job.world_size,
+            batch_size=job.batch_size,
+            peak_bytes=estimate.predicted_peak_bytes.expected,
+            step_time_factor=round(estimate.step_time_factor.expected, 3),
+        ),
     )
+
+
+# --- the file ---
 
 
 def _file(name: str | None, config: Path | None) -> "tuple[str, Framework, Path]":
@@ -130,31 +207,83 @@ def _file(name: str | None, config: Path | None) -> "tuple[str, Framework, Path]
 
     if name is not None and name not in FRAMEWORKS:
         raise OomdocError(f"there is no framework {name!r}: {', '.join(FRAMEWORKS)}")
+    named = None if name is None else FRAMEWORKS[name]
     if config is None:
-        chosen = FRAMEWORKS[name or "torch"]
-        path = Path(_NEW_FILES.get(chosen.NAME, f"{chosen.NAME}.yaml"))
-        return _text(path), chosen, path
+        chosen = named or FRAMEWORKS["torch"]
+        if chosen.NEW_FILE is None:
+            raise OomdocError(f"name the file with --config: a {chosen.TITLE} is more than what a plan says")
+        path = Path(chosen.NEW_FILE)
+        return (_text(path) if path.exists() else ""), chosen, path
+    if not config.exists():
+        if named is None or named.NEW_FILE is None:
+            raise OomdocError(f"there is no file {config}")
+        return "", named, config
     text = _text(config)
-    if name is not None:
-        return text, FRAMEWORKS[name], config
-    return text, detect(text, str(config)) if text else FRAMEWORKS["torch"], config
+    return text, named or detect(text, str(config)), config
 
 
 def _text(path: Path) -> str:
+    """As it is, line ends included."""
     try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
+        return path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise OomdocError(f"cannot read {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise UnreadableInputError(f"cannot read {path}: {reason}. Nothing was changed.") from error
+
+
+def _proven(planned: Planned, path: Path, patch: "Patch") -> bool:
+    """Run the script with the patched file, and say what came of it; True where it fits, or nothing could be run."""
+    from ..diagnosers.text import size
+    from .output import say
+    from .plan import can_run
+    from .verify import with_config
+
+    command, directory = planned.command, planned.directory
+    if command is None or directory is None or not can_run(command):
+        return True
+    seen = with_config(command, directory, path, patch.text, apply=patch.framework == "torch")
+    if seen is None:
+        say(f"not verified: {command.script} was not run with {path} as an argument")
+        return True
+    if seen.error is not None:
+        say(f"not verified: {seen.error}")
+        return True
+    planned_bytes = planned.target.peak_bytes
+    foretold = "" if planned_bytes is None else f"predicted {size(planned_bytes)}, "
+    fate = "fits" if seen.fits else "out of memory"
+    say(f"{foretold}verified {size(seen.peak_bytes)} on the virtual {command.gpu}: {fate}")
+    return seen.fits
 
 
 def _write(path: Path, patch: "Patch") -> None:
-    from .output import say, write_file
+    """Whole or not at all, with the mode of the old file; a link stays one."""
+    from .output import checked_output, say
 
-    if path.exists():
-        backup = path.with_name(path.name + ".bak")
-        write_file(backup, patch.before)
-        say(f"kept the old file as {backup}")
-    write_file(path, patch.text)
+    checked_output(path)
+    path = path.resolve() if path.is_symlink() else path
+    temporary = path.with_name(f".{path.name}.oomdoc")
+    try:
+        if path.exists():
+            backup = _backup(path, patch.before)
+            say(f"kept the old file as {backup}")
+        temporary.write_bytes(patch.text.encode())
+        if path.exists():
+            temporary.chmod(path.stat().st_mode & 0o7777)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OomdocError(f"cannot write {path}: {error.strerror}") from error
     say(f"wrote {path}")
+
+
+def _backup(path: Path, text: str) -> Path:
+    """A copy that takes no earlier one's place."""
+    content = text.encode()
+    for number in range(1000):
+        backup = path.with_name(f"{path.name}.bak{number or ''}")
+        if not backup.exists():
+            backup.write_bytes(content)
+            return backup
+        if backup.read_bytes() == content:
+            return backup
+    raise OomdocError(f"there are a thousand backups of {path}: remove some")

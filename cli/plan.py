@@ -49,13 +49,14 @@ def plan(
     0 when a change fits (or nothing needs one), 1 when none does.
     """
     from .inputs import is_script, no_arguments
-    from .launching import command_of
-    from .output import emit
+    from .launching import command_of, new_run_dir
+    from .output import emit, script_output
 
     target = target or str(LATEST)
     if is_script(target, job.module):
         command = command_of(target, args, job)
-        report = _of_script(command, run_dir, verify, form, output)
+        with script_output(form, output):
+            report = planned_run(command, new_run_dir(command, run_dir), verify)
     else:
         no_arguments(target, args)
         report = _of_recording(target, (job.gpu, job.capacity), verify, form, output)
@@ -79,20 +80,19 @@ def applicable(plan: "Plan") -> "Candidate | None":
     return best(replace(plan, candidates=tuple(able)))
 
 
-def _of_script(command: "Command", wanted: Path | None, verify: bool, form: Format, output: Path | None) -> "Report":
-    from .launching import new_run_dir, record
-    from .output import say, script_output
+def planned_run(command: "Command", directory: Path, verify: bool) -> "Report":
+    """Record the script, then plan for it; exits with its own status where it failed of itself."""
+    from .launching import record
+    from .output import say
     from .run import own_status
 
-    directory = new_run_dir(command, wanted)
-    with script_output(form, output):
-        result = record(command, directory)
-        if result.failure:
-            say(result.failure)
-        if not result.snapshots or (result.exit_status and not result.out_of_memory):
-            say(f"the script ended with status {own_status(result.exit_status)}: there is nothing to plan for")
-            raise typer.Exit(own_status(result.exit_status) or 4)
-        return _planned(list(result.snapshots), str(directory), directory, command, verify)
+    result = record(command, directory)
+    if result.failure:
+        say(result.failure)
+    if not result.snapshots or (result.exit_status and not result.out_of_memory):
+        say(f"the script ended with status {own_status(result.exit_status)}: there is nothing to plan for")
+        raise typer.Exit(own_status(result.exit_status) or 4)
+    return _planned(list(result.snapshots), str(directory), directory, command, verify)
 
 
 def _of_recording(
@@ -125,7 +125,7 @@ def _planned(
     diagnosis = diagnose_files(files, *card)
     job = job_of(diagnosis.profile, card[0], command)
     whole, check = None, None
-    if verify and directory is not None and command is not None and _can_run(command):
+    if verify and directory is not None and command is not None and can_run(command):
         failed = any(device.oom is not None for device in diagnosis.profile.devices)
         whole = whole_profile(command, directory) if failed else None
         check = verifier(command, directory)
@@ -139,7 +139,7 @@ def _planned(
     return report
 
 
-def _can_run(command: "Command") -> bool:
+def can_run(command: "Command") -> bool:
     """The script is still there; on real cards a plan never starts it."""
     return command.virtual and (command.module or Path(command.script).is_file())
 

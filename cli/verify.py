@@ -50,6 +50,30 @@ def verifier(command: Command, directory: Path) -> "Verify":
     return verify
 
 
+def with_config(command: Command, directory: Path, config: Path, text: str, *, apply: bool) -> "Verified | None":
+    """Runs `command` with `text` in the place of its config file: an argument of the script, or with `apply` its
+    oomdoc.yaml. None where the script takes no such argument."""
+    folder = directory / "verify" / "fix"
+    folder.mkdir(parents=True, exist_ok=True)
+    copy = folder / config.name
+    copy.write_bytes(text.encode())
+    if apply:
+        command = replace(command, apply=str(copy))
+    else:
+        args = tuple(_in_place_of(arg, config, copy) for arg in command.args)
+        if args == command.args:
+            return None
+        command = replace(command, args=args)
+    return _tried(command, folder, f"trying {config}")
+
+
+def _in_place_of(arg: str, config: Path, copy: Path) -> str:
+    option, equals, value = arg.rpartition("=")
+    if arg.startswith("-") and not equals:
+        return arg
+    return f"{option}{equals}{copy}" if Path(value).resolve() == config.resolve() else arg
+
+
 def _tried(command: Command, folder: Path, what: str) -> "Verified":
     from ..remedies.interface import Verified
     from .launching import record
@@ -110,6 +134,7 @@ def write_candidate(path: Path, candidate: "Candidate", job: "Job", script: str 
             script=script,
             gpu=job.gpu,
             world_size=job.world_size,
+            batch_size=job.batch_size,
             expected_peak_bytes=expected,
             expected_step_time_factor=round(estimate.step_time_factor.expected, 3),
         ),

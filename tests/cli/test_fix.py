@@ -1,5 +1,6 @@
 """`oomdoc fix`: a unified diff that `patch` accepts, or the file itself with its old text kept."""
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -86,4 +87,100 @@ def test_a_framework_nobody_knows(oomdoc: Run, planned: Path) -> None:
     """Usage, with the list."""
     done = oomdoc("fix", planned / "oomdoc.yaml", "--framework", "caffe")
     assert done.returncode == 2
-    assert "torch, hf, deepspeed" in done.stderr
+    assert "torch, hf, accelerate, deepspeed, lightning, torchtitan, torchtune, axolotl" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "status", "says"),
+    [
+        ("a.yaml", "output_dir: [\n", 3, "is not valid YAML or JSON (line"),
+        (
+            "ds.json",
+            '{"train_micro_batch_size_per_gpu": 8,\n "zero_optimization": {} "x"}',
+            3,
+            "is not valid JSON (line 2",
+        ),
+        ("t.toml", "[training\n", 3, "is not valid TOML"),
+        ("a.yaml", "name: my-project\nversion: 3\n", 2, "is no config that oomdoc knows: say --framework"),
+        ("a.yaml", "output_dir: x\nbf16: false\nbf16: true\n", 3, "'bf16' is there twice (lines 2 and 3)"),
+        ("a.yaml", "output_dir: x\nper_device_train_batch_size: 6\n", 2, "cannot be cut into 4 equal micro-batches"),
+        ("a.yaml", "\xff\xfe\x00", 3, "it is not text in UTF-8"),
+        ("t.toml", "[training]\nlocal_batch_size = 8\n[job]\n", 2, "give it as a number"),
+    ],
+)
+def test_a_broken_or_foreign_file_stays_as_it_is(
+    oomdoc: Run, tmp_path: Path, planned: Path, name: str, text: str, status: int, says: str
+) -> None:
+    """One line, its status, and not a byte changed even with --write."""
+    content = text.encode("latin-1")
+    (tmp_path / name).write_bytes(content)
+    (planned / "oomdoc.yaml").write_text(PLAN.replace(", world_size: 1", ""))
+    done = oomdoc("fix", planned / "oomdoc.yaml", "--config", name, "--write")
+    assert done.returncode == status, done.stderr
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert (tmp_path / name).read_bytes() == content
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([name, "planned"])
+
+
+def test_line_ends_stay_and_no_backup_is_lost(oomdoc: Run, tmp_path: Path, planned: Path) -> None:
+    """Also the mode of the file, and a link to it."""
+    real = tmp_path / "real.yaml"
+    real.write_bytes(ARGUMENTS.replace("\n", "\r\n").encode())
+    real.chmod(0o640)
+    (tmp_path / "args.yaml").symlink_to("real.yaml")
+    assert oomdoc("fix", planned / "oomdoc.yaml", "--config", "args.yaml", "--write").returncode == 0
+    once = real.read_bytes()
+    assert once.count(b"\n") == once.count(b"\r\n") == ARGUMENTS.count("\n") + 2
+    assert (tmp_path / "args.yaml").is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    (planned / "oomdoc.yaml").write_text(PLAN.replace("bfloat16", "float16"))
+    assert oomdoc("fix", planned / "oomdoc.yaml", "--config", "args.yaml", "--write").returncode == 0
+    assert (tmp_path / "real.yaml.bak").read_bytes() == ARGUMENTS.replace("\n", "\r\n").encode()
+    assert (tmp_path / "real.yaml.bak1").read_bytes() == once
+
+
+def test_what_cannot_be_written_at_all_is_wrong_usage(oomdoc: Run, tmp_path: Path, planned: Path) -> None:
+    """An accelerate config has no key for the batch."""
+    text = "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_processes: 1\n"
+    (tmp_path / "accelerate.yaml").write_text(text)
+    (planned / "oomdoc.yaml").write_text(PLAN.replace("  - {name: mixed-precision, dtype: bfloat16}\n", ""))
+    done = oomdoc("fix", planned / "oomdoc.yaml", "--config", "accelerate.yaml")
+    assert done.returncode == 2
+    assert "pass gradient_accumulation_steps to Accelerator()" in done.stderr
+    assert done.stdout == ""
+
+
+TRAIN = """import argparse, torch, yaml
+config = yaml.safe_load(open(argparse.ArgumentParser().parse_known_args()[1][0]))
+layers = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)]).cuda()
+optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+rows = torch.utils.data.TensorDataset(torch.randn(16384, 512))
+for i, (x,) in enumerate(torch.utils.data.DataLoader(rows, batch_size=config["per_device_train_batch_size"])):
+    layers(x.cuda()).square().mean().backward()
+    if (i + 1) % config.get("gradient_accumulation_steps", 1) == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_patched_config_is_proven_by_running_with_it(oomdoc: Run, tmp_path: Path, planned: Path) -> None:
+    """Predicted against verified; with a change that does not do, status 1 and the file untouched."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    text = "output_dir: out\nper_device_train_batch_size: 8192\n"
+    (tmp_path / "args.yaml").write_text(text)
+    arguments = ("--gpu", "a100-40gb", "--capacity", "700MiB", "--steps", "1")
+    done = oomdoc("run", *arguments, "-o", "run", "train.py", "args.yaml")
+    assert done.returncode == 1, done.stderr
+    plan = "schema: oomdoc.config/1\nremedies:\n  - {name: gradient-accumulation, micro_batches: %d}\n"
+    (tmp_path / "run" / "oomdoc.yaml").write_text(plan % 8 + "expected: {peak_bytes: 41943040}\n")
+    done = oomdoc("fix", "run", "--config", "args.yaml", "--write")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"predicted 40\.0+ MiB, verified \d+\.\d+ MiB on the virtual a100-40gb: fits", done.stderr)
+    assert "per_device_train_batch_size: 1024" in (tmp_path / "args.yaml").read_text()
+    (tmp_path / "args.yaml").write_text(text.replace("8192", "16384"))
+    (tmp_path / "run" / "oomdoc.yaml").write_text(plan % 2)
+    done = oomdoc("fix", "run", "--config", "args.yaml", "--write")
+    assert done.returncode == 1, done.stderr
+    assert "out of memory" in done.stderr
+    assert "16384" in (tmp_path / "args.yaml").read_text()
