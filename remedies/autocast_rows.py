@@ -5,7 +5,6 @@ type, norms, softmax and losses in float32, everything else follows its inputs. 
 the class of the module it was born in, else from the source line, else left open.
 """
 
-import linecache
 import re
 from collections.abc import Mapping
 from enum import IntEnum
@@ -13,8 +12,9 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from ..snapshots.model import Stacks
+from ..snapshots.model import Frame, Stacks
 from .passes import Iteration, activation_rows
+from .structure.sources import source_line
 from .whatif_timeline import Timeline
 
 
@@ -64,7 +64,7 @@ def kinds_of(timeline: Timeline, class_of: Mapping[str, str], stacks: Stacks) ->
 def _of_class(path: str, class_of: Mapping[str, str]) -> int:
     """Kind by the class of a module without children; -1 for one that computes in its own forward."""
     name = class_of.get(path)
-    if name is None or any(each.startswith(path + ".") for each in class_of):
+    if name is None or name.startswith("?") or any(each.startswith(path + ".") for each in class_of):
         return -1
     if _NORM.search(name) and not name.startswith(("BatchNorm", "SyncBatchNorm", "InstanceNorm")):
         return Kind.NORM
@@ -84,7 +84,7 @@ def _of_line(stacks: Stacks, stack: int, path: str | None, class_of: Mapping[str
             break  # from here on it is another module's code
         if frame.name in _FLOAT32_NAMES:
             return Kind.KEEPS
-        found = _of_text(linecache.getline(frame.filename, frame.line) if frame.line > 0 else "", normed)
+        found = _of_text(source_line(frame), normed)
         if found is not None:
             return found
     return Kind.OPEN_KEEP if normed else Kind.OPEN_HALF
@@ -117,7 +117,7 @@ def upcasts(stacks: Stacks, stack: int) -> bool:
         if "/torch/" in frame.filename or frame.line <= 0:
             continue
         for line in range(frame.line, max(0, frame.line - 60), -1):
-            text = linecache.getline(frame.filename, line)
+            text = source_line(Frame(frame.filename, line, frame.name))
             if re.search(r"\.float\(\)|torch\.float32|upcast", text):
                 return True
             if re.match(r"\s*def ", text):

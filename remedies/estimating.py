@@ -11,6 +11,7 @@ from .interface import Band, ByteBand, Job, NotApplicable, Numerics, Setting
 from .job_facts import JobFacts, read
 from .live_rows import timeline_of
 from .passes import BlockPass, block_passes
+from .structure.derive import derived
 from .whatif_timeline import Replayed, Timeline
 
 
@@ -71,8 +72,14 @@ class Remedy(Protocol):
 
 
 def case_of(profile: DeviceProfile, job: Job) -> Case:
-    """Raises nothing; a profile without a trace gives an empty timeline."""
-    return Case(profile=profile, job=job, facts=read(profile.snapshot.recording), timeline=timeline_of(profile))
+    """Raises nothing; a profile without a trace gives an empty timeline.
+
+    Where oomdoc did not record the job, its structure is read from the frames.
+    """
+    facts, timeline = read(profile.snapshot.recording), timeline_of(profile)
+    if not facts.known:
+        timeline, facts = derived(timeline, profile.snapshot)
+    return Case(profile=profile, job=job, facts=facts, timeline=timeline)
 
 
 def replayed(timeline: Timeline, job: Job, config: AllocatorConfig | None = None) -> Replayed:

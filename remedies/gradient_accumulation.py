@@ -25,6 +25,7 @@ from .passes import iterations
 NAME = "gradient-accumulation"
 NUMERICS = Numerics.IDENTICAL
 MOST_MICRO_BATCHES = 32
+UNKNOWN_BATCH = 8  # a recording that does not say its batch is offered as many micro-batches; the batch may be smaller
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
@@ -32,11 +33,11 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     batch = case.job.batch_size or case.facts.loader_batch_size
     if not any(each.backward_start < case.timeline.events for each in iterations(case.timeline)):
         return NotApplicable(NAME, "no backward is in the trace, so there are no gradients to accumulate")
-    if batch is None:
+    if batch is None and not case.facts.inferred:
         return NotApplicable(
             NAME, "no torch DataLoader with a batch size was seen: micro-batches have to be cut in the script"
         )
-    counts = [2**k for k in range(1, 6) if 2**k <= min(batch, MOST_MICRO_BATCHES)]
+    counts = [2**k for k in range(1, 6) if 2**k <= min(batch or UNKNOWN_BATCH, MOST_MICRO_BATCHES)]
     if not counts:
         return NotApplicable(NAME, f"the batch has {batch} sample: it cannot be cut")
     return tuple(Setting(name=NAME, options={"micro_batches": m}) for m in counts)
@@ -49,6 +50,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     new = with_gradients_waiting(with_batch(case.timeline, largest))
     numerics = Numerics.CHANGED if case.facts.batch_statistics else NUMERICS
     per_doubling = math.log2(m)
+    unknown = f"the recording does not say whether the batch has {m} samples" if batch is None else ""
     caveat = "; batch normalisation then sees micro-batches" if case.facts.batch_statistics else ""
     return Change(
         setting=Setting(name=NAME, options={"micro_batches": m}),
@@ -59,4 +61,5 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         step_time_factor=Band(low=1.0, expected=1 + 0.05 * per_doubling, high=1 + 0.08 * per_doubling),
         numerics=numerics,
         why=f"activations of {m} micro-batches exist one after the other; gradients wait for the last{caveat}",
+        doubt=unknown,
     )

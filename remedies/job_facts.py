@@ -19,9 +19,14 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """`known` is False for a snapshot that oomdoc did not record: then everything is empty."""
+    """`known` is False where nothing says how the model is built: then everything is empty.
+
+    `inferred`: oomdoc did not record it; read from frames, lifetimes and sizes (`structure`), paths and classes as far
+    as frames tell them.
+    """
 
     known: bool = False
+    inferred: bool = False
     class_of: Mapping[str, str] = field(default_factory=dict)  # module path -> class name
     blocks: tuple[str, ...] = ()  # paths of the model's repeated blocks, in order
     parameter_count: int = 0

@@ -26,6 +26,11 @@ Record = Callable[..., DeviceProfile]
 @pytest.fixture(scope="session")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     """`record(script, args, settings, ranks, capacity_bytes)`: rank 0 on a virtual A100, two steps."""
+    return recorded(tmp_path_factory)
+
+
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """What the fixture `record` gives, for the benchmarks."""
 
     @functools.cache
     def once(script: str, args: tuple[str, ...], settings: str, ranks: int, capacity_bytes: int) -> DeviceProfile:

@@ -1,6 +1,7 @@
 """Predicted from the plain recording against what the virtual GPU gives when the remedy is really applied."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from oomdoc.diagnosers.interface import DeviceProfile
 from oomdoc.remedies.estimating import case_of
 from oomdoc.remedies.interface import Job, Setting
 from oomdoc.remedies.planner import MARGINS, estimate
+from predicted import bare
 
 LM = ("train_lm.py", ("--device", "cuda", "--width", "512", "--depth", "6", "--batch-size", "64", "--dropout", "0.1"))
 ENCODER = ("train_encoder.py", ())
@@ -50,6 +52,17 @@ def _check(record: Record, job: tuple[str, tuple[str, ...]], setting: Setting, r
     text = f"{setting.name}: predicted {band.expected / GIB:.3f} GiB, verified {allocated / GIB:.3f} GiB"
     assert band.low <= allocated <= band.high, text
     assert allocated < plain.peak.requested_bytes, text
+    for readable in (True, False):  # PyTorch's own recording of it, here and on a machine without the sources
+        _check_bare(setting, bare(plain, readable=readable), ranks, found.index(predicted), allocated)
+
+
+def _check_bare(setting: Setting, profile: DeviceProfile, ranks: int, index: int, allocated: int) -> None:
+    found = estimate(setting.name, profile, replace(_job(ranks), batch_size=8))
+    assert not hasattr(found, "reason"), found
+    band = found[index].predicted_peak_bytes
+    text = f"bare {setting.name}: predicted {band.expected / GIB:.3f} GiB, verified {allocated / GIB:.3f} GiB"
+    assert band.low <= allocated <= band.high, text
+    assert abs(band.expected - allocated) <= 0.15 * allocated, text
 
 
 @pytest.mark.parametrize(("setting", "ranks"), _remedies("Block"), ids=_name)

@@ -1,0 +1,160 @@
+# ruff: noqa: T201 - a script as users write them
+"""One of several architectures in a plain float32 loop, from a configuration. Knows nothing of oomdoc."""
+
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("model")
+parser.add_argument("--device", default="cuda")
+parser.add_argument("--steps", type=int, default=4)
+parser.add_argument("--batch-size", type=int, default=8)
+parser.add_argument("--width", type=int, default=512)
+parser.add_argument("--depth", type=int, default=6)
+parser.add_argument("--length", type=int, default=256)
+args = parser.parse_args()
+torch.manual_seed(0)
+count, width, depth, length = args.batch_size * args.steps, args.width, args.depth, args.length
+VOCAB = 8000
+
+
+class Bottleneck(nn.Module):
+    """A residual block of three convolutions, as in ResNet-50."""
+
+    def __init__(self, inside, outside, stride):
+        super().__init__()
+        middle = outside // 4
+        self.conv1, self.bn1 = nn.Conv2d(inside, middle, 1, bias=False), nn.BatchNorm2d(middle)
+        self.conv2, self.bn2 = nn.Conv2d(middle, middle, 3, stride, 1, bias=False), nn.BatchNorm2d(middle)
+        self.conv3, self.bn3 = nn.Conv2d(middle, outside, 1, bias=False), nn.BatchNorm2d(outside)
+        self.relu = nn.ReLU(inplace=True)
+        self.down = None
+        if stride != 1 or inside != outside:
+            self.down = nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
+
+    def forward(self, x):
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        if self.down is not None:
+            x = self.down(x)
+        out += x
+        return self.relu(out)
+
+
+class ResNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
+        stages, inside = [], 64
+        for outside in (256, 512, 1024):
+            blocks = [Bottleneck(inside if i == 0 else outside, outside, 2 if i == 0 else 1) for i in range(3)]
+            stages.append(nn.Sequential(*blocks))
+            inside = outside
+        self.stages = nn.Sequential(*stages)
+        self.head = nn.Linear(inside, 1000)
+
+    def forward(self, x):
+        return self.head(self.stages(self.stem(x)).mean(dim=(2, 3)))
+
+
+class Mixer(nn.Module):
+    """Layers without attention, written with functions inside the block."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.tokens = nn.ModuleList([nn.Linear(length, length), nn.Linear(length, length)])
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            y = self.norm1(x).transpose(1, 2)
+            for layer in self.tokens:
+                y = nn.functional.gelu(layer(y))
+            x = x + y.transpose(1, 2)
+            return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(64, width)
+        self.layers = nn.ModuleList(Mixer.Layer() for _ in range(depth))
+        self.head = nn.Linear(width, 1000)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x.mean(dim=1))
+
+
+def language(name):
+    import transformers as hf
+
+    ids = torch.randint(0, VOCAB, (count, length))
+    heads = width // 64
+    if name == "gpt2":
+        config = hf.GPT2Config(vocab_size=VOCAB, n_embd=width, n_layer=depth, n_head=heads, n_positions=length)
+        return hf.GPT2LMHeadModel(config), ids
+    if name == "bert":
+        config = hf.BertConfig(
+            vocab_size=VOCAB, hidden_size=width, num_hidden_layers=depth, num_attention_heads=heads,
+            intermediate_size=4 * width, max_position_embeddings=length,
+        )  # fmt: skip
+        return hf.BertForMaskedLM(config), ids
+    if name == "qwen2":
+        config = hf.Qwen2Config(
+            vocab_size=VOCAB, hidden_size=width, num_hidden_layers=depth, num_attention_heads=heads,
+            num_key_value_heads=max(1, heads // 4), intermediate_size=3 * width, max_position_embeddings=length,
+        )  # fmt: skip
+        return hf.Qwen2ForCausalLM(config), ids
+    if name == "opt":
+        config = hf.OPTConfig(
+            vocab_size=VOCAB, hidden_size=width, num_hidden_layers=depth, num_attention_heads=heads,
+            ffn_dim=4 * width, max_position_embeddings=length, word_embed_proj_dim=width,
+        )  # fmt: skip
+        return hf.OPTForCausalLM(config), ids
+    if name == "t5":
+        config = hf.T5Config(
+            vocab_size=VOCAB, d_model=width, d_ff=4 * width, d_kv=64, num_layers=depth // 2, num_heads=heads,
+            decoder_start_token_id=0,
+        )  # fmt: skip
+        return hf.T5ForConditionalGeneration(config), ids
+    raise SystemExit(f"no model called {name}")
+
+
+def loss_of(model, x, y):
+    if args.model in ("resnet", "mixer"):
+        return nn.functional.cross_entropy(model(x), y)
+    if args.model == "vit":
+        return nn.functional.cross_entropy(model(pixel_values=x).logits, y)
+    return model(input_ids=x, labels=x).loss
+
+
+labels = torch.randint(0, 1000, (count,))
+if args.model == "resnet":
+    model, data = ResNet(), torch.randn(count, 3, 128, 128)
+elif args.model == "mixer":
+    model, data = Mixer(), torch.randn(count, length, 64)
+elif args.model == "vit":
+    import transformers as hf
+
+    config = hf.ViTConfig(
+        hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 64, intermediate_size=4 * width,
+        image_size=128, patch_size=8, num_labels=1000,
+    )  # fmt: skip
+    model, data = hf.ViTForImageClassification(config), torch.randn(count, 3, 128, 128)
+else:
+    model, data = language(args.model)
+model = model.to(args.device).train()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+for x, y in DataLoader(TensorDataset(data, labels), batch_size=args.batch_size):
+    x, y = x.to(args.device), y.to(args.device)
+    loss = loss_of(model, x, y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"loss {loss.item():.4f}", flush=True)
