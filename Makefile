@@ -7,13 +7,13 @@ READY := $(VENV)/.ready
 TEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow test-next test-frameworks lint bench browser setup clean
+.PHONY: demo test test-slow test-next test-frameworks lint bench browser docs screenshots setup clean
 
 setup: $(READY)
 
 $(READY): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[dev,examples]'
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[dev,docs,examples]'
 	mkdir -p $(VENV)/types && ln -sfn $(CURDIR) $(VENV)/types/oomdoc
 	touch $(READY)
 
@@ -50,6 +50,15 @@ lint: $(READY)
 browser:
 	command -v chromium || command -v chromium-browser || command -v google-chrome || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+
+# the site, in build/site; strict: a warning is an error
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
+# the pictures of the documentation, from the pages that the tests open
+screenshots: $(READY)
+	OOMDOC_SCREENSHOTS=$(CURDIR)/docs/pictures $(BIN)/python -m pytest tests/reports/test_html.py -q -m '' $(TEST_ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m pytest tests/benchmarks -q -s -m '' $(TEST_ARGS)

@@ -23,7 +23,7 @@ function timeChart(holder, device, data, onPick) {
     cursor: { y: false, points, drag: { x: true, y: false, uni: 4 } },
     scales: { x: { time: false }, y: { range: [0, top] } },
     axes: [
-      { stroke: css("--dim"), grid: { show: false }, ticks: { stroke: css("--edge") }, label: "event", labelSize: 18, size: 38,
+      { stroke: css("--dim"), grid: { show: false }, ticks: { stroke: css("--edge") }, label: "event", labelSize: 18, size: 38, space: 75,
         values: (_, splits) => splits.map((value) => value.toLocaleString("en")) },
       { stroke: css("--dim"), grid: { stroke: css("--edge"), width: 0.5 }, ticks: { stroke: css("--edge") }, size: 76,
         splits: () => niceSplits(top), values: (_, splits) => splits.map((value) => (value ? size(value) : "0")) },

@@ -122,10 +122,10 @@ def _pinned(device: DeviceProfile) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _all_devices(report: Report) -> list[tuple[str, ...]]:
-    """A row per device of every rank: who failed, peaks, and what is largest in it."""
+    """A row per device of every rank, those that failed first: peaks, and what is largest in it."""
     rows: list[tuple[str, ...]] = []
     devices = report.diagnosis.profile.devices
-    for device in devices:
+    for device in sorted(devices, key=lambda each: each.oom is None):
         largest = max(device.categories.items(), key=lambda item: item[1].bytes, default=None)
         rows.append(
             (

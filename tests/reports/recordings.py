@@ -85,29 +85,49 @@ def training(events: int, stacks: Sequence[Sequence[Frame]], capacity: int = 1 <
     recorder = Recorder(capacity, stacks)
     step = 0
     try:
-        weights = [recorder.alloc(8 * MIB + 512 * layer, layer) for layer in range(layers)]
+        kept = [recorder.alloc(8 * MIB + 512 * layer, MOVED) for layer in range(layers)]
         gradients: list[int] = []
         while len(recorder.events) < events:
-            saved = [recorder.alloc((4 + (step + layer) % 5) * MIB, 20 + layer) for layer in range(layers * 4)]
-            recorder.free(gradients, 9)
+            saved = [recorder.alloc((4 + (step + at) % 5) * MIB, FORWARD + at % 24) for at in range(layers * 4)]
+            recorder.free(gradients, STEP)
             gradients = []
-            for layer, address in enumerate(reversed(saved)):
-                scratch = recorder.alloc(3 * MIB, 90 + layer)
-                if layer % 4 == 0:
-                    gradients.append(recorder.alloc(8 * MIB + 512 * (layer // 4), 70 + layer))
-                recorder.free([address, scratch], 99)
+            for at, address in enumerate(reversed(saved)):
+                scratch = recorder.alloc(3 * MIB, BACKWARD)
+                if at % 4 == 0:
+                    gradients.append(recorder.alloc(8 * MIB + 512 * (at // 4), ACCUMULATE))
+                recorder.free([address, scratch], BACKWARD)
+            if step == 0:
+                kept += [recorder.alloc(8 * MIB + 512 * (at // 2), STEP) for at in range(2 * layers)]
             step += 1
-        assert weights
+        assert kept
     except OutOfMemory:
         pass
     return recorder
 
 
+# Which stack of `ordinary_stacks` a block of the training gets; other lists wrap around
+MOVED, ACCUMULATE, BACKWARD, STEP, FORWARD = range(5)
+
+
 def ordinary_stacks() -> list[tuple[Frame, ...]]:
-    main = Frame("/job/train.py", 90, "<module>")
+    """A training loop as recordings show it: the model is moved, forward, backward, the optimizer's step."""
+    module = Frame("/job/train.py", 90, "<module>")
     call = Frame(TORCH + "nn/modules/module.py", 1787, "_call_impl")
-    return [(Frame("/job/model.py", line, "forward"), call, Frame("/job/train.py", 40, "main"), main)
-            for line in range(10, 40)]  # fmt: skip
+    engine = Frame("??", 0, "torch::autograd::Engine::thread_main(std::shared_ptr<GraphTask> const&)")
+    accumulate = Frame("??", 0, "torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)")
+    moved = (
+        Frame(TORCH + "nn/modules/module.py", 942, "_apply"), Frame(TORCH + "nn/modules/module.py", 1355, "to"),
+        Frame("/job/train.py", 30, "main"), module,
+    )  # fmt: skip
+    optimizer = (
+        Frame(TORCH + "optim/adam.py", 150, "_init_group"), Frame(TORCH + "optim/adam.py", 230, "step"),
+        Frame("/job/train.py", 44, "main"), module,
+    )  # fmt: skip
+    forward = [
+        (Frame("/job/model.py", line, "forward"), call, Frame("/job/train.py", 40, "main"), module)
+        for line in range(10, 34)
+    ]
+    return [moved, (accumulate, engine), (engine,), optimizer, *forward]
 
 
 def hostile_stacks() -> list[tuple[Frame, ...]]:

@@ -19,6 +19,7 @@ from oomdoc.snapshots import writer
 
 from .recordings import MIB, hostile_stacks, ordinary_stacks, snapshot, training
 
+ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 6 << 20
 FIRST_PAINT_MS = 3000
 SIZES = ((1280, "light"), (1280, "dark"), (400, "light"))
@@ -66,9 +67,10 @@ def opened(chromium: Any) -> Iterator[Any]:
 
 
 def made(tmp_path: Path, *targets: Path) -> Path:
+    """The page of files or folders in `tmp_path`."""
     page = tmp_path / "report.html"
     run = subprocess.run(
-        [sys.executable, "-m", "oomdoc", "analyze", *map(str, targets), "--format", "html", "--output", str(page)],
+        [sys.executable, "-m", "oomdoc", "analyze", *(each.name for each in targets), "--format", "html", "--output", str(page)],
         cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
     assert run.returncode in (0, 1), run.stderr
@@ -87,6 +89,41 @@ def is_clean(seen: Opened, path: Path) -> None:
     assert overflow <= 0, "the page is wider than the window"
 
 
+def picture(page: Any, name: str, *selectors: str) -> None:
+    """For the documentation (`make screenshots`): the first of the elements down to the last one."""
+    folder = os.environ.get("OOMDOC_SCREENSHOTS")
+    if folder is None:
+        return
+    page.evaluate("document.activeElement.blur(); document.querySelector('header').style.position = 'static'")
+    boxes = [page.locator(each).bounding_box() for each in selectors]
+    left, top = min(box["x"] for box in boxes), min(box["y"] for box in boxes)
+    right = max(box["x"] + box["width"] for box in boxes)
+    bottom = max(box["y"] + box["height"] for box in boxes)
+    clip = {"x": left - 12, "y": top - 8, "width": right - left + 24, "height": min(bottom - top + 16, 900)}
+    page.screenshot(path=Path(folder) / f"{name}.png", clip=clip, full_page=True)
+
+
+@pytest.mark.slow
+def test_the_example_that_does_not_fit_with_its_plan(tmp_path: Path, opened: Any) -> None:
+    """A recorded run, its modules and a plan that was verified."""
+    shutil.copy(ROOT / "examples" / "train_gpt.py", tmp_path)
+    run = subprocess.run(
+        [sys.executable, "-m", "oomdoc", "plan", "--gpu", "a100-40gb", "--output", "gpt.html", "train_gpt.py"],
+        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    page = tmp_path / "gpt.html"
+    seen = opened(page)
+    is_clean(seen, page)
+    assert "fits" in seen.page.inner_text("#plan .verified >> nth=1")
+    assert seen.page.get_attribute("#tab-modules", "aria-selected") == "true"
+    assert "blocks" in seen.page.inner_text("#tiles")
+    picture(seen.page, "gpt-verdict", "#verdict", "#memory")
+    picture(seen.page, "gpt-plan", "#plan")
+    picture(seen.page, "gpt-alive", "#alive")
+    assert seen.messages == []
+
+
 def test_a_run_of_200_000_events(tmp_path: Path, opened: Any) -> None:
     """Opens at three widths and in both themes; every control answers."""
     path = tmp_path / "long.pickle"
@@ -97,6 +134,7 @@ def test_a_run_of_200_000_events(tmp_path: Path, opened: Any) -> None:
         is_clean(seen, page)
     seen = opened(page)
     is_clean(seen, page)
+    picture(seen.page, "long-time", "#time")
     _every_control(seen.page)
     assert seen.messages == []
 
@@ -144,6 +182,8 @@ def test_an_out_of_memory_with_three_devices(tmp_path: Path, opened: Any) -> Non
     assert seen.page.inner_text("h1").endswith("Out of memory")
     assert seen.page.locator("#device option").all_inner_texts() == ["device 1", "device 0", "device 2"]
     assert "more were asked for" in seen.page.inner_text("#readout")
+    picture(seen.page, "three-verdict", "#verdict", "#ranks")
+    picture(seen.page, "three-allocator", "#allocator")
     seen.page.select_option("#device", "2")
     assert "more were asked for" not in seen.page.inner_text("#readout")
     assert seen.messages == []
@@ -166,6 +206,7 @@ def test_hostile_names_are_inert(tmp_path: Path, opened: Any) -> None:
         assert seen.page.locator("main img, main b, main iframe, main object").count() == 0
         assert seen.messages == []
     seen.page.click("#tab-lines")
+    picture(seen.page, "hostile-lines", "#alive")
     assert "<img src=x onerror='window.pwned = 2'>" in seen.page.inner_text("#tiles")
 
 
@@ -200,13 +241,16 @@ def test_a_merge_of_1024_ranks(tmp_path: Path, opened: Any) -> None:
     folder = tmp_path / "ranks"
     folder.mkdir()
     for rank in range(1024):
-        recorder = training(150, stacks, (220 if rank == 700 else 4000) * MIB, layers=4)
+        recorder = training(150, stacks, (120 if rank == 700 else 4000) * MIB, layers=4)
         writer.dump(snapshot([recorder]), folder / f"rank{rank}.pickle")
     page = made(tmp_path, folder)
     seen = opened(page)
     is_clean(seen, page)
     seen.page.evaluate("document.querySelector('#ranks details').open = true")
+    picture(seen.page, "ranks-verdict", "#verdict", "#ranks")
     assert seen.page.locator("#ranks tbody tr").count() == 1024
+    assert seen.page.inner_text("#ranks tbody tr >> nth=0").startswith("rank 700, device 0\tout of memory")
+    assert seen.page.inner_text("#memory-1").startswith("Memory at the failure (rank 700")
     assert seen.page.locator("#device option").count() == 8
 
 
