@@ -101,9 +101,9 @@ def test_every_command_shown_runs(page: Path, tmp_path: Path) -> None:
         shutil.copy(script, tmp_path)
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "oomdoc").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m oomdoc "$@"\n')
-    (folder / "oomdoc").chmod(0o755)
-    (folder / "python").symlink_to(sys.executable)
+    for name, words in (("oomdoc", "-m oomdoc "), ("python", "")):
+        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}"$@"\n')
+        (folder / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
     ran = 0
     for language, title, text in blocks(page):

@@ -70,7 +70,7 @@ def made(tmp_path: Path, *targets: Path) -> Path:
     """The page of files or folders in `tmp_path`."""
     page = tmp_path / "report.html"
     run = subprocess.run(
-        [sys.executable, "-m", "oomdoc", "analyze", *(each.name for each in targets), "--format", "html", "--output", str(page)],
+        [sys.executable, "-m", "oomdoc", "analyze", "--output", page.name, *(each.name for each in targets)],
         cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
     assert run.returncode in (0, 1), run.stderr
