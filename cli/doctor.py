@@ -8,7 +8,7 @@ import typer
 
 from .. import __version__
 from ..errors import OomdocError
-from .nvml import Card, cards
+from ..recorders.nvml import Card, cards
 from .output import put
 
 EPILOG = """Examples:

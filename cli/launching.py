@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import OomdocError
+from ..recorders.nvml import has_cuda
 from .inputs import LATEST, RUNS, Command, check_script, write_command
-from .nvml import has_cuda
 from .output import muted, say
 from .progress import progress
 

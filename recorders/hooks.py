@@ -59,6 +59,8 @@ class Hooks:
         self.running: list[int] = []  # module ids from the outermost to the innermost that runs
         self.before_stop: Callable[[], None] | None = None
         self.on_change: Callable[[], None] | None = None
+        self.on_step: Callable[[int], None] | None = None  # told the number of the step that is complete
+        self.requests = 0  # outermost forwards so far: what stands for steps where nothing is trained
         self.roots: list[weakref.ref[torch.nn.Module]] = []
         self.optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._ids: dict[str, int] = {}
@@ -111,6 +113,11 @@ class Hooks:
         return run_backward
 
     @property
+    def trains(self) -> bool:
+        """A backward or an optimizer was seen: else the job serves requests."""
+        return bool(self.optimizers or self._backwards_now or self.backwards_per_step or self.step > 1)
+
+    @property
     def completed(self) -> int:
         """Steps that are done."""
         done = self._stepped or (self._own_optimizer and self._backwards_now and self.phase != BACKWARD)
@@ -130,6 +137,7 @@ class Hooks:
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
         if not self.running and self.phase != BACKWARD:
             self._begin_if_stepped()
+            self.requests += 1
             self._root(module)
             for value in inputs if isinstance(inputs, tuple) else ():
                 if isinstance(value, torch.Tensor) and not value.requires_grad:
@@ -224,6 +232,8 @@ class Hooks:
         self._stepped = True
         if self._backwards_now:
             self.backwards_per_step, self._backwards_now = self._backwards_now, 0
+        if self.on_step is not None:
+            self.on_step(self.step)
 
     def _begin_if_stepped(self) -> None:
         """A forward or backward is about to begin: a new step, if the one before was completed."""
@@ -291,6 +301,17 @@ class Hooks:
         for optimizer in self.live_optimizers():
             self.mark_state(optimizer)
 
+    def held(self) -> dict[str, int]:
+        """Bytes of parameters, gradients and optimizer state that the known models hold now, without their sharing."""
+        found = dict.fromkeys(("parameter", "gradient", "optimizer_state"), 0)
+        for root in self.live_roots():
+            for parameter in root.parameters():
+                found["parameter"] += local_bytes(parameter)
+                found["gradient"] += local_bytes(parameter.grad) if parameter.is_leaf else 0
+        for optimizer in self.live_optimizers():
+            found["optimizer_state"] += sum(map(local_bytes, tensors_in(optimizer.state)))
+        return found
+
     def live_roots(self) -> list[torch.nn.Module]:
         """The models: modules that were called from outside any module."""
         return [module for root in self.roots if (module := root()) is not None]
@@ -302,6 +323,12 @@ class Hooks:
         if isinstance(tensor, torch.Tensor):
             for inner in plain_tensors(tensor):
                 self.sink.mark(inner, category)
+
+
+def local_bytes(tensor: torch.Tensor | None) -> int:
+    """Of this rank's shard; 0 for what is not on a GPU."""
+    plain = plain_tensors(tensor) if tensor is not None else []
+    return sum(each.numel() * each.element_size() for each in plain if each.device.type != "cpu")
 
 
 def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -1,29 +1,33 @@
-"""Starts the process that runs the script under a recorder, and collects what it left.
+"""Starts the process that runs the script under a recorder, and waits for it.
 
 Virtual: one child, which plays rank `rank` of `nproc_per_node * nnodes`; its environment is what torchrun would set.
-CUDA: the child itself for one process, torchrun for several. torch is not imported here.
+CUDA: the child itself for one process, torchrun for several. Where another launcher has started us as one rank of many
+(`placement`), the child takes over that rank. torch is not imported here.
 """
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from . import channel
+from .collecting import RunResult, collect
+from .interrupting import Interrupts, forwarding
+from .overseer import Overseer
+from .placement import placement
+
 OnProgress = Callable[[Mapping[str, Any]], None]
 SPEC_FILE = "spec.json"
-PROGRESS_FD = "OOMDOC_PROGRESS_FD"  # the fd that the child writes JSON lines to
-INTERRUPTED_RECORD = {"interrupted": True}  # such a line: a SIGINT has come to the child
 INTERRUPTED = 130
-GRACE_SECONDS = 3.0  # in which the child says that it has the SIGINT too, also on a machine under load
 DEFAULT_STEPS = 4  # virtual: gradients, optimizer state and the allocator's cache are steady by then
+Keep = Literal["auto", "all", "failed", "none"]
+
+__all__ = ["DEFAULT_STEPS", "RunResult", "RunSpec", "collect", "command", "environment", "run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +53,24 @@ class RunSpec:
     rank: int = 0
     alloc_conf: str | None = None
     python: str = sys.executable
+    torchrun: tuple[str, ...] = ()  # further options for torchrun, as it takes them
+    in_place: bool = False  # another launcher has made this process one rank of many
+    stacks: Literal["python", "all"] = "python"
+    max_entries: int | None = None  # of the history, per device
+    dump: str | None = None  # further dumps, as `triggers.parse` reads it
+    keep: Keep = "auto"  # which ranks of a large world keep their snapshot
+    upload: str | None = None  # an fsspec URL that the run directory is copied to
+    watch: bool = False  # warn before the memory is full
+    warn_at: float | None = None  # ... from this share of the card on
 
     @property
     def world_size(self) -> int:
         return self.nproc_per_node * self.nnodes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """`exit_status` is the child's own, negative for a signal. `failure`: why the run could not be recorded whole."""
-
-    run_dir: Path
-    exit_status: int
-    snapshots: tuple[Path, ...]  # rank0.pickle, ...
-    out_of_memory: bool
-    failure: str | None
-    steps: int = 0  # optimizer steps that were recorded
+    @property
+    def elastic(self) -> bool:
+        """torchrun starts the ranks."""
+        return self.mode == "cuda" and not self.in_place and (self.world_size > 1 or bool(self.torchrun))
 
 
 def run(spec: RunSpec, on_progress: OnProgress | None = None, *, log: Path | None = None) -> RunResult:
@@ -72,42 +78,52 @@ def run(spec: RunSpec, on_progress: OnProgress | None = None, *, log: Path | Non
 
     With `log` the script's own output goes there: of several runs at a time, each has its file.
     """
-    run_dir = spec.run_dir
-    run_dir.mkdir(parents=True, exist_ok=True)
-    spec_path = run_dir / SPEC_FILE
-    spec_path.write_text(json.dumps({key: _plain(value) for key, value in asdict(spec).items()}, indent=1))
-    for leftover in (*run_dir.glob("rank*.pickle"), *run_dir.glob("rank*.status.json")):
-        leftover.unlink()
-    read_fd, write_fd = os.pipe()
-    try:
-        with contextlib.ExitStack() as opened:
-            output = opened.enter_context(log.open("wb")) if log is not None else None
-            child = subprocess.Popen(
-                command(spec, spec_path),
-                env={**os.environ, **environment(spec), PROGRESS_FD: str(write_fd)},
-                pass_fds=(write_fd,),
-                stdout=output,
-                stderr=output,
-            )
-    finally:
-        os.close(write_fd)
-    interrupts = Interrupts(child)
-    reader = threading.Thread(target=_read_progress, args=(os.fdopen(read_fd), on_progress, interrupts), daemon=True)
-    reader.start()
-    with _forwarding(child, interrupts):
-        exit_status = child.wait()
+    spec_path = prepare(spec)
+    overseer = Overseer(spec.run_dir, on_progress)
+    interrupts: Interrupts | None = None
+
+    def on_record(record: Mapping[str, Any]) -> None:
+        if interrupts is not None and record.get("interrupted"):
+            interrupts.received.set()
+        elif not record.get("interrupted"):
+            overseer.heard(record)
+
+    with channel.listening(on_record) as variables, _output(log) as output:
+        env = {**os.environ, **environment(spec), **variables}
+        child = subprocess.Popen(command(spec, spec_path), env=env, stdout=output, stderr=output)
+        interrupts = Interrupts(child)
+        watching = overseer.sampling() if spec.mode == "cuda" else nullcontext()
+        with forwarding(child, interrupts, overseer.ask_for_dumps), watching:
+            exit_status = child.wait()
     if interrupts.terminated:
         exit_status = INTERRUPTED
-    reader.join(timeout=1)
-    return collect(spec, exit_status)
+    return collect(spec, exit_status, overseer)
+
+
+def _output(log: Path | None) -> AbstractContextManager[IO[bytes] | None]:
+    return nullcontext() if log is None else log.open("wb")
+
+
+def prepare(spec: RunSpec) -> Path:
+    """The run directory, without what an earlier run left in it; -> the file that tells the ranks what to do."""
+    spec.run_dir.mkdir(parents=True, exist_ok=True)
+    placed = placement() if spec.in_place else None
+    path = spec.run_dir / (SPEC_FILE if placed is None else f"spec{placed.rank}.json")
+    path.write_text(json.dumps({key: _plain(value) for key, value in asdict(spec).items()}, indent=1))
+    if placed is None and spec.nnodes == 1:  # else other ranks may have begun: each clears its own
+        for leftover in (*spec.run_dir.glob("rank*.*"), *spec.run_dir.glob("node-*.json")):
+            leftover.unlink()
+    return path
 
 
 def command(spec: RunSpec, spec_path: Path) -> list[str]:
     """argv of the child."""
     own = ["oomdoc.recorders.rank", str(spec_path.resolve())]
-    if spec.mode == "cuda" and spec.world_size > 1:
-        torchrun = ["torch.distributed.run", f"--nproc-per-node={spec.nproc_per_node}", f"--nnodes={spec.nnodes}"]
-        return [spec.python, "-m", *torchrun, "-m", *own]
+    if spec.elastic:
+        torchrun = ["torch.distributed.run", f"--nproc-per-node={spec.nproc_per_node}"]
+        if not any(option.startswith("--nnodes") for option in spec.torchrun):
+            torchrun.append(f"--nnodes={spec.nnodes}")
+        return [spec.python, "-m", *torchrun, *spec.torchrun, "-m", *own]
     return [spec.python, "-m", *own]
 
 
@@ -137,113 +153,5 @@ def environment(spec: RunSpec) -> dict[str, str]:
     }
 
 
-def collect(spec: RunSpec, exit_status: int) -> RunResult:
-    """What the ranks left in the run directory."""
-    statuses = [_status(path) for path in sorted(spec.run_dir.glob("rank*.status.json"))]
-    failures = [_sentence(each["failure"]) for each in statuses if each.get("failure")]
-    if not statuses:
-        failures = [f"the recorder was ended from outside (status {exit_status}) before it could write anything"]
-    out_of_memory = any(each.get("out_of_memory") for each in statuses)
-    if exit_status == 0:  # torchrun reports its own status; an OOM is never a success
-        exit_status = next((each["exit_status"] for each in statuses if each.get("exit_status")), 0)
-    return RunResult(
-        run_dir=spec.run_dir,
-        exit_status=exit_status or (1 if out_of_memory else 0),
-        snapshots=tuple(sorted(spec.run_dir.glob("rank*.pickle"), key=_rank_of)),
-        out_of_memory=out_of_memory,
-        failure=failures[0] if failures else None,
-        steps=max((int(each.get("steps", 0)) for each in statuses), default=0),
-    )
-
-
-def _rank_of(path: Path) -> int:
-    digits = path.stem.removeprefix("rank")
-    return int(digits) if digits.isdigit() else 0
-
-
-def _status(path: Path) -> dict[str, Any]:
-    try:
-        loaded = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {"failure": {"message": f"{path} cannot be read"}}
-    return loaded if isinstance(loaded, dict) else {}
-
-
-def _sentence(failure: Mapping[str, Any]) -> str:
-    where = f" at {failure['file']}:{failure['line']}" if failure.get("file") else ""
-    hint = f"\n{failure['hint']}" if failure.get("hint") else ""
-    return f"{failure.get('message', 'the run could not be recorded')}{where}{hint}"
-
-
 def _plain(value: object) -> object:
     return str(value) if isinstance(value, Path) else value
-
-
-def _read_progress(pipe: IO[str], on_progress: OnProgress | None, interrupts: "Interrupts") -> None:
-    with pipe:
-        for line in pipe:
-            with contextlib.suppress(ValueError):
-                record = json.loads(line)
-                if record == INTERRUPTED_RECORD:
-                    interrupts.received.set()
-                elif on_progress is not None and isinstance(record, dict):
-                    on_progress(record)
-
-
-class Interrupts:
-    """SIGINT to us. From a terminal it goes to the child as well, which says so; if it does not, we pass it on.
-
-    A script that cleans up after the first one is not disturbed by the same one twice. A second one terminates it.
-    """
-
-    def __init__(self, child: "subprocess.Popen[bytes]") -> None:
-        self.child = child
-        self.received = threading.Event()
-        self.terminated = False
-        self._pending: threading.Timer | None = None
-
-    def handle(self, number: int, _: object) -> None:
-        if self._pending is None:
-            self._pending = threading.Timer(GRACE_SECONDS, self._pass_on)
-            self._pending.daemon = True
-            self._pending.start()
-        else:
-            self.terminated = True
-            _signal(self.child, signal.SIGTERM)
-
-    def _pass_on(self) -> None:
-        if not self.received.is_set():
-            _signal(self.child, signal.SIGINT)
-
-    def cancel(self) -> None:
-        if self._pending is not None:
-            self._pending.cancel()
-
-
-def _signal(child: "subprocess.Popen[bytes]", number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        child.send_signal(number)
-
-
-@contextmanager
-def _forwarding(child: "subprocess.Popen[bytes]", interrupts: Interrupts) -> Iterator[None]:
-    """SIGTERM and SIGHUP go on to the child; SIGINT where it has not come to it."""
-
-    def forward(number: int, _: object) -> None:
-        _signal(child, number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers: Sequence[tuple[signal.Signals, Any]] = (
-        (signal.SIGTERM, forward),
-        (signal.SIGHUP, forward),
-        (signal.SIGINT, interrupts.handle),
-    )
-    previous = {number: signal.signal(number, handler) for number, handler in handlers}
-    try:
-        yield
-    finally:
-        interrupts.cancel()
-        for number, handler in previous.items():
-            signal.signal(number, handler)

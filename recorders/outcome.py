@@ -1,9 +1,7 @@
 """How a recorded script ended, and what its process leaves in the run directory."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 
@@ -31,6 +29,20 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Whereabouts:
+    """Which process this is; times are Unix times."""
+
+    rank: int = 0
+    world_size: int = 1
+    host: str = ""
+    pid: int = 0
+    started: float = 0.0
+    ended: float | None = None
+    restarts: int = 0
+    oom_times: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """`exit_status` as the shell sees it: the script's own; 1 on out of memory; 2 where the virtual GPU had to stop."""
 
@@ -39,11 +51,12 @@ class Outcome:
     steps: int = 0
     failure: Failure | None = None
     error: str | None = None  # "ValueError: ..." when the script itself failed
+    by_signal: bool = False  # the status is that of a signal which ended the script
+    running: bool = False  # what a process that is killed leaves
 
-    def write(self, path: Path) -> None:
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1))
-        os.replace(temporary, path)
+    def text(self, where: Whereabouts) -> str:
+        """The content of rankN.status.json."""
+        return json.dumps({"schema": SCHEMA, **asdict(self), **asdict(where)}, indent=1)
 
 
 def outcome_of(error: BaseException | None, steps: int, *, oom_at_end: bool) -> Outcome:
@@ -53,9 +66,9 @@ def outcome_of(error: BaseException | None, steps: int, *, oom_at_end: bool) -> 
     elif isinstance(error, SystemExit):
         status = exit_status_of(error)
     elif isinstance(error, KeyboardInterrupt):
-        return Outcome(exit_status=130, steps=steps)
+        return Outcome(exit_status=130, steps=steps, by_signal=True)
     elif isinstance(error, Terminated):
-        return Outcome(exit_status=143, steps=steps)
+        return Outcome(exit_status=143, steps=steps, by_signal=True)
     elif isinstance(ours := _in_chain(error, OomdocError), OomdocError):
         return Outcome(exit_status=ours.exit_status, steps=steps, failure=_failure(ours))
     else:

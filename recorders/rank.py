@@ -1,8 +1,8 @@
 """`python -m oomdoc.recorders.rank SPEC.json`: the process of one rank. Runs the script under a recorder.
 
 Leaves `rankN.pickle` and `rankN.status.json` in the run directory: at the end, when enough steps are done, on out of
-memory, on any other exception, on SIGTERM. Exits with the script's own status; 1 on out of memory; 2 where the
-recorder had to stop.
+memory, on any other exception, on SIGTERM; a dump alone on SIGUSR1 and where `--dump` asks for one. Exits as the script
+would have; 1 on out of memory; 2 where the recorder had to stop.
 """
 
 import atexit
@@ -13,66 +13,86 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from ..errors import OomdocError
-from ..snapshots import writer
-from ..snapshots.model import Snapshot
+from . import channel
+from .dumping import Dumper, say
+from .hooks import StopAfterSteps
 from .launch import DEFAULT_STEPS, RunSpec
 from .outcome import FAULT, Failure, Outcome, Terminated, exit_status_of, outcome_of
 from .progress import Progress
 from .recorder import Recorder
 from .script import execute, user_traceback
+from .seat import Seat
+from .summary import Summaries
+from .triggers import Due, parse
+from .watch import Watch
 
 MOST_PLACES = 3  # named where the script read assumed values, the latest first
 
 
 def main(argv: list[str]) -> int:
     spec = read_spec(Path(argv[1]))
-    rank = int(os.environ.get("RANK", spec.rank))
+    seat = Seat.of(spec)
+    seat.take(spec.run_dir)
     try:
-        with recorder_of(spec, rank) as recorder, _apply(spec, recorder):
-            outcome = record(spec, recorder, rank)
-            outcome.write(spec.run_dir / f"rank{rank}.status.json")
+        with recorder_of(spec, seat) as recorder, _apply(spec, recorder):
+            outcome = Recording(spec, recorder, seat).run()
+            seat.leave(spec, outcome)
             with contextlib.suppress(SystemExit):
                 atexit._run_exitfuncs()  # the script's own, while its GPU is still there
     except OomdocError as error:
         outcome = outcome_of(error, 0, oom_at_end=False)  # the command line says what it was
-        outcome.write(spec.run_dir / f"rank{rank}.status.json")
+        seat.leave(spec, outcome)
     except Exception as fault:  # the script's own errors do not come here
         traceback.print_exc()
         message = f"a fault of oomdoc itself: {type(fault).__name__}: {fault}"
         outcome = Outcome(exit_status=FAULT, failure=Failure(message=message))
-        outcome.write(spec.run_dir / f"rank{rank}.status.json")
+        seat.leave(spec, outcome)
+    if spec.mode == "cuda":
+        _die_as_the_script_would(outcome)
     return outcome.exit_status
 
 
-def _say(text: str) -> None:
-    print(f"oomdoc: {text}", file=sys.stderr)  # noqa: T201  (the child's own stderr)
+def _die_as_the_script_would(outcome: Outcome) -> None:
+    """Of the signal that ended it, so that whoever started us sees the status that it would have seen."""
+    number = {143: signal.SIGTERM, 130: signal.SIGINT}.get(outcome.exit_status) if outcome.by_signal else None
+    if number is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 def read_spec(path: Path) -> RunSpec:
     raw = json.loads(path.read_text())
     raw["args"] = tuple(raw["args"])
-    raw["target_torch"] = tuple(raw["target_torch"]) if raw["target_torch"] else None
+    raw["target_torch"] = tuple(raw["target_torch"]) if raw.get("target_torch") else None
+    raw["torchrun"] = tuple(raw.get("torchrun", ()))
     raw["run_dir"] = Path(raw["run_dir"]).resolve()
     raw["apply"] = Path(raw["apply"]).resolve() if raw["apply"] else None
     return RunSpec(**raw)
 
 
-def recorder_of(spec: RunSpec, rank: int) -> AbstractContextManager[Recorder]:
+def recorder_of(spec: RunSpec, seat: Seat) -> AbstractContextManager[Recorder]:
     steps = None if spec.steps == 0 else spec.steps
     if spec.mode == "cuda":
-        from .cuda import cuda_recorder
+        from .cuda import MAX_ENTRIES, cuda_recorder
 
-        return cuda_recorder(steps=steps)
+        return cuda_recorder(
+            steps=steps,
+            rank=seat.rank,
+            world_size=seat.world_size,
+            stacks=spec.stacks,
+            max_entries=spec.max_entries or MAX_ENTRIES,
+        )
     from .virtual.recorder import virtual_recorder
 
-    return virtual_recorder(spec, rank, steps=DEFAULT_STEPS if spec.steps is None else steps)
+    return virtual_recorder(spec, seat.rank, steps=DEFAULT_STEPS if spec.steps is None else steps)
 
 
 @contextmanager
@@ -88,65 +108,118 @@ def _apply(spec: RunSpec, recorder: Recorder) -> Iterator[None]:
     with install(config.remedies, world_size=spec.world_size, device_type="cuda") as applied:
         yield
     for note in applied.notes:
-        _say(note)
+        say(note)
     for reason in applied.unapplied():
-        _say(f"not applied: {reason}")
+        say(f"not applied: {reason}")
 
 
-def record(spec: RunSpec, recorder: Recorder, rank: int) -> Outcome:
-    """Run the script, dump the snapshot at the moment it ends, and say how it ended."""
-    path = spec.run_dir / f"rank{rank}.pickle"
-    dumped = False
-    error: BaseException | None = None
+class Recording:
+    """The run of a script under a recorder: what is dumped when, and how it ended."""
 
-    def dump() -> None:
-        nonlocal dumped
-        if not dumped:
-            dumped = True
-            writer.dump(_with_ending(recorder.snapshot((spec.script, *spec.args)), recorder, error), path)
+    def __init__(self, spec: RunSpec, recorder: Recorder, seat: Seat) -> None:
+        self.spec = spec
+        self.recorder = recorder
+        self.seat = seat
+        self.error: BaseException | None = None
+        self.over = False
+        self.dumper = Dumper(spec, recorder, seat.rank, self.facts)
+        self.summaries = Summaries(spec, seat)
+        self.due = Due(parse(spec.dump))
+        self.progress = Progress(recorder, channel.Speaker(os.environ.pop(channel.VARIABLE, None)), seat.rank)
+        self.watch = Watch.of(spec, recorder, self.progress)
 
-    recorder.hooks.before_stop = dump
-    pid = os.getpid()
-    with _terminable(recorder), Progress.inherited(recorder):
+    def run(self) -> Outcome:
+        """Run the script, dump the snapshot at the moment it ends, and say how it ended."""
+        hooks = self.recorder.hooks
+        hooks.before_stop, hooks.on_step, hooks.on_change = self.finish, self.on_step, self.on_change
+        if hasattr(self.recorder, "on_oom"):
+            self.recorder.on_oom = self.on_oom
+        pid = os.getpid()
+        with _terminable(self.recorder), self._dumping_on_request(), self.progress.reporting():
+            try:
+                execute(self.spec.script, self.spec.args, module=self.spec.module)
+            except BaseException as raised:
+                self.error = raised
+            if os.getpid() != pid:
+                _leave_fork(self.error)
+            hooks.on_step = hooks.on_change = None
+            self.finish()
+            if self.error is not None:
+                _report(self.error)
+        outcome = self.outcome()
+        if outcome.error is not None and not outcome.out_of_memory:
+            _say_what_was_assumed(self.recorder)
+        if self.error is not None:
+            self.error.__traceback__ = None
+        return outcome
+
+    def outcome(self) -> Outcome:
+        oom_at_end = self.recorder.out_of_memory_at_end()
+        return outcome_of(self.error, self.recorder.hooks.completed, oom_at_end=oom_at_end)
+
+    def facts(self) -> dict[str, object]:
+        """How the script ended, once it has: `out_of_memory`, whether it failed with one, not whether it caught any;
+        and `ended` and `exit_status` where an error of the script's own cut the run short: it shows no more than the
+        memory until then.
+        """
+        if not self.over:
+            return {}
+        outcome = self.outcome()
+        facts: dict[str, object] = {"out_of_memory": outcome.out_of_memory}
+        error = self.error
+        whole = error is None or isinstance(error, StopAfterSteps)
+        if not whole and not (isinstance(error, SystemExit) and exit_status_of(error) == 0):
+            facts |= {"ended": type(error).__name__, "exit_status": outcome.exit_status}
+        return facts
+
+    def finish(self) -> None:
+        """The last dump: at the moment the script stops, before its frames let go of anything."""
+        if self.over:
+            return
+        self.over = True
+        snapshot = self.dumper.dump(keep=lambda taken: self.summaries.keeps(taken, self.outcome()))
+        if snapshot is not None:
+            self.summaries.write(snapshot, self.outcome())
+
+    def on_oom(self) -> None:
+        self.seat.out_of_memory()
+        self.dumper.at_oom()
+
+    def on_step(self, step: int) -> None:
+        if self.due.step(step):
+            self.dumper.dump(f"rank{self.seat.rank}.step{step}.pickle")
+        if self.watch is not None:
+            self.watch.step(step)
+
+    def on_change(self) -> None:
+        self.progress.tick()
+        hooks = self.recorder.hooks
+        if not hooks.trains and self.due.request(hooks.requests):
+            self.dumper.dump(f"rank{self.seat.rank}.request{hooks.requests}.pickle")
+        if self.due.now():
+            self.dumper.dump()
+
+    @contextmanager
+    def _dumping_on_request(self) -> Iterator[None]:
+        """SIGUSR1; a handler that the script sets for it takes ours away."""
+        if not hasattr(signal, "SIGUSR1") or self.spec.mode != "cuda":
+            yield
+            return
+        pid = os.getpid()
+
+        def dump(number: int, frame: FrameType | None) -> None:
+            if os.getpid() == pid and self.dumper.dump() is not None:
+                say(f"wrote {self.dumper.path}")
+
+        previous = signal.signal(signal.SIGUSR1, dump)
         try:
-            execute(spec.script, spec.args, module=spec.module)
-        except BaseException as raised:
-            error = raised
-        if os.getpid() != pid:
-            _leave_fork(error)
-        dump()
-        if error is not None:
-            _report(error)
-    oom_at_end = recorder.out_of_memory_at_end()
-    outcome = outcome_of(error, recorder.hooks.completed, oom_at_end=oom_at_end)
-    if outcome.error is not None and not outcome.out_of_memory:
-        _say_what_was_assumed(recorder.assumed_reads())
-    if error is not None:
-        error.__traceback__ = None
-    return outcome
-
-
-def _with_ending(snapshot: Snapshot, recorder: Recorder, error: BaseException | None) -> Snapshot:
-    """The snapshot, with the fact `out_of_memory`: whether the script failed with one, not whether it caught any; and
-    the facts `ended` and `exit_status` where an error of the script's own cut the run short: it shows no more than the
-    memory until then.
-    """
-    from .hooks import StopAfterSteps
-
-    if snapshot.recording is None:
-        return snapshot
-    outcome = outcome_of(error, recorder.hooks.completed, oom_at_end=recorder.out_of_memory_at_end())
-    facts = {**snapshot.recording.facts, "out_of_memory": outcome.out_of_memory}
-    whole = error is None or isinstance(error, StopAfterSteps)
-    if not whole and not (isinstance(error, SystemExit) and exit_status_of(error) == 0):
-        facts |= {"ended": type(error).__name__, "exit_status": outcome.exit_status}
-    return replace(snapshot, recording=replace(snapshot.recording, facts=facts))
+            yield
+        finally:
+            signal.signal(signal.SIGUSR1, previous)
 
 
 def _report(error: BaseException) -> None:
     """What Python prints for an uncaught error, from the script's first frame on."""
-    from .hooks import StopAfterSteps
-
     if isinstance(error, (StopAfterSteps, Terminated, OomdocError)):
         return
     if isinstance(error, SystemExit):
@@ -157,14 +230,15 @@ def _report(error: BaseException) -> None:
     sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _say_what_was_assumed(reads: Sequence[tuple[str, int]]) -> None:
+def _say_what_was_assumed(recorder: Recorder) -> None:
     """An error of the script's own may follow from a value that a real GPU would have computed."""
+    reads = recorder.assumed_reads()
     if not reads:
         return
     places = [f"{_short(file)}:{line}" for file, line in reversed(reads)]
     more = f" and {len(places) - MOST_PLACES} more places" if len(places) > MOST_PLACES else ""
     where = ", ".join(places[:MOST_PLACES]) + more
-    _say(f"values read from the GPU were assumed at {where}: the error may come from that")
+    say(f"values read from the GPU were assumed at {where}: the error may come from that")
 
 
 def _short(file: str) -> str:
@@ -185,8 +259,12 @@ def _leave_fork(error: BaseException | None) -> None:
 @contextmanager
 def _terminable(recorder: Recorder) -> Iterator[None]:
     """SIGTERM ends the script at the next moment when the recorder is not in the middle of an event."""
+    pid = os.getpid()
 
     def terminate(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != pid:  # a worker that the script forked: as if we were not there
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         if recorder.busy():
             threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
             return

@@ -1,10 +1,19 @@
 """What a recorder is to the process of a rank: the virtual GPU or a real one."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ..snapshots.model import Snapshot
 from .hooks import Hooks
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a recorder saw. `raw` is PyTorch's own dict of it, with all that oomdoc does not read; None: none exists."""
+
+    snapshot: Snapshot
+    raw: dict[str, Any] | None = None
 
 
 class Recorder(Protocol):
@@ -13,7 +22,7 @@ class Recorder(Protocol):
     @property
     def hooks(self) -> Hooks: ...
 
-    def snapshot(self, argv: Sequence[str]) -> Snapshot: ...
+    def snapshot(self, argv: Sequence[str]) -> Taken: ...
 
     def out_of_memory_at_end(self) -> bool:
         """An OOM was the last thing: no optimizer step came after it, whatever the script made of it."""
@@ -25,6 +34,10 @@ class Recorder(Protocol):
 
     def allocated(self) -> tuple[int, int, int]:
         """(allocated now, highest allocated, events) of the fullest device; bytes."""
+        ...
+
+    def room(self) -> tuple[int, int, int] | None:
+        """(reserved, free on the card, total of the card) of the fullest device; None before its first use; bytes."""
         ...
 
     def assumed_reads(self) -> Sequence[tuple[str, int]]:

@@ -47,6 +47,7 @@ def _run_module(name: str, args: Sequence[str]) -> None:
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
+LAUNCHER_FILE = execute.__code__.co_filename
 LAUNCHER_CODES: frozenset[CodeType] = frozenset(each.__code__ for each in (execute, _run_file, _run_module))
 
 

@@ -25,9 +25,14 @@ FrameLists = list[list[dict[str, Any]]]
 
 def dump(snapshot: Snapshot, path: str | Path) -> None:
     """Write the pickle whole or not at all: a temporary file beside `path`, renamed over it."""
+    with collector_paused():
+        dump_dict(to_dict(snapshot), path)
+
+
+def dump_dict(raw: dict[str, Any], path: str | Path) -> None:
+    """The same of PyTorch's own dict."""
     path = Path(path)
     with collector_paused():
-        raw = to_dict(snapshot)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from ...allocator.config import AllocatorConfig, parse, text_in
 from ...configs import loader
-from ...snapshots.model import Snapshot
 from ..hooks import Hooks
 from ..launch import RunSpec
+from ..recorder import Taken
 from ..script import LAUNCHER_CODES
 from .device import GpuTarget
 from .session import Session, virtual_session
@@ -25,8 +25,8 @@ class VirtualRecorder:
     def hooks(self) -> Hooks:
         return self.session.hooks
 
-    def snapshot(self, argv: Sequence[str]) -> Snapshot:
-        return self.session.snapshot(argv, settings_of(self.text, self.config))
+    def snapshot(self, argv: Sequence[str]) -> Taken:
+        return Taken(self.session.snapshot(argv, settings_of(self.text, self.config)))
 
     def read_settings(self) -> AllocatorConfig | None:
         """What the script has put into its environment before it used the GPU; None where that changes nothing."""
@@ -54,6 +54,10 @@ class VirtualRecorder:
         now = max(each.allocated_bytes for each in allocators)
         peak = max(each.peak_allocated_bytes for each in allocators)
         return now, peak, sum(map(len, self.session.device.logs))
+
+    def room(self) -> tuple[int, int, int] | None:
+        fullest = max(self.session.device.allocators, key=lambda each: each.reserved_bytes)
+        return fullest.reserved_bytes, fullest.heap.driver.free_bytes(), self.session.target.total_bytes
 
     def assumed_reads(self) -> tuple[tuple[str, int], ...]:
         return tuple(self.session.assumed_reads)
