@@ -11,6 +11,7 @@ from .inputs import LATEST, snapshot_files
 from .logs import all_logs, analyze_logs
 from .output import emit
 from .pipeline import diagnose_files
+from .rank_files import chosen, localised, ranks_in
 
 if TYPE_CHECKING:
     from ..diagnosers.interface import Diagnosis
@@ -36,10 +37,12 @@ def report_files(
             raise OomdocError("--gpu and --capacity judge recordings; the messages of a log name their own card")
         report = analyze_logs(targets)
     else:
-        diagnosis = diagnose_files(snapshot_files(targets), gpu, capacity)
+        local = [localised(each) for each in targets]
+        ranks = ranks_in(Path(local[0])) if len(local) == 1 else None
+        diagnosis = diagnose_files(chosen(snapshot_files(local), ranks), gpu, capacity)
         from ..reports.build import build
 
-        report = build(diagnosis, path=" ".join(targets), next_commands=_next(targets, diagnosis))
+        report = build(diagnosis, path=" ".join(targets), next_commands=_next(targets, diagnosis), ranks=ranks)
     emit(report, form, output)
     return int(report.verdict.out_of_memory)
 

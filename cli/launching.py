@@ -4,20 +4,22 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import OomdocError
 from ..recorders.nvml import has_cuda
+from .following import followers
 from .inputs import LATEST, RUNS, Command, check_script, write_command
 from .output import muted, say
-from .progress import progress
 
 if TYPE_CHECKING:
     from ..recorders.launch import RunResult, RunSpec
+    from ..recorders.placement import Placement
     from .options import JobOptions
+    from .real_options import RealOptions
 
 DEFAULT_GPU = "a100-80gb"
 
@@ -82,13 +84,29 @@ def _with_remedies(command: Command, apply: Path) -> Command:
     return replace(command, apply=os.path.relpath(path) if inside else str(path))
 
 
-def new_run_dir(command: Command, wanted: Path | None = None) -> Path:
-    """Makes the directory of a run. Without `wanted`: .oomdoc/SCRIPT-TIME, and .oomdoc/latest points at it."""
+def placed_by_launcher(command: Command, torchrun: Sequence[str]) -> "Placement | None":
+    """The rank that another launcher has made of this process; None where the user asks for ranks of our own."""
+    from ..recorders.placement import placement
+
+    return None if command.virtual or command.world_size > 1 or torchrun else placement()
+
+
+def new_run_dir(command: Command, wanted: Path | None = None, placed: "Placement | None" = None) -> Path:
+    """Makes the directory of a run. Without `wanted`: .oomdoc/SCRIPT-TIME, and .oomdoc/latest points at it.
+
+    The ranks of another launcher share one, named for its job.
+    """
     if wanted is not None:
-        wanted.mkdir(parents=True, exist_ok=True)
+        _make(wanted)
         return wanted
     make_runs()
     name = command.script.rsplit(".", 1)[-1] if command.module else Path(command.script).stem
+    if placed is not None:
+        path = RUNS / f"{name}-{placed.job}"
+        _make(path)
+        if placed.rank == 0:
+            _point_latest(path)
+        return path
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in range(1, 1000):
         path = RUNS / (stem if number == 1 else f"{stem}-{number}")
@@ -103,11 +121,18 @@ def new_run_dir(command: Command, wanted: Path | None = None) -> Path:
 
 def make_runs() -> Path:
     """The folder of all runs here, which git leaves alone."""
-    RUNS.mkdir(exist_ok=True)
+    _make(RUNS)
     ignore = RUNS / ".gitignore"
     if not ignore.exists():
         ignore.write_text("*\n", encoding="utf-8")
     return RUNS
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OomdocError(f"cannot make {path}: {error.strerror}; name another directory with -o") from error
 
 
 def _point_latest(path: Path) -> None:
@@ -119,17 +144,29 @@ def _point_latest(path: Path) -> None:
         say(f"could not point {LATEST} at {path}")
 
 
-def record(command: Command, run_dir: Path, *, what: str = "recording", log: Path | None = None) -> "RunResult":
+def record(
+    command: Command,
+    run_dir: Path,
+    *,
+    what: str = "recording",
+    log: Path | None = None,
+    real: "RealOptions | None" = None,
+    spec: "Mapping[str, Any] | None" = None,
+) -> "RunResult":
     """Runs the command and waits for it; `what` stands before the progress on a terminal.
 
-    With `log` the script's own output goes there, as for the runs that only prove something.
+    With `log` the script's own output goes there, as for the runs that only prove something. `spec`: further fields of
+    the RunSpec.
     """
     from ..recorders.launch import run
 
-    write_command(run_dir, command)
+    try:
+        write_command(run_dir, command)
+    except OSError as error:
+        raise OomdocError(f"cannot write to {run_dir}: {error.strerror}; name another directory with -o") from error
     unhide(command)
-    with muted(log) as stream, progress(what, stream) as on_progress:
-        return run(spec_of(command, run_dir), on_progress)
+    with muted(log) as stream, followers(what, stream, real) as on_progress:
+        return run(replace(spec_of(command, run_dir), **(spec or {})), on_progress)
 
 
 def unhide(command: Command) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from .format import Format, format_of
 from .output import checked_output
+from .real_options import RealOptions
 
 # Everything behind the script belongs to the script.
 SCRIPT_CONTEXT = {"allow_interspersed_args": False}
@@ -101,6 +102,15 @@ RunDirOption = Annotated[
     Path | None,
     typer.Option("-o", "--run-dir", metavar="DIR", help="Where the recording goes. Default: .oomdoc/SCRIPT-TIME."),
 ]
+RunTargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--run-dir",
+        metavar="DIR|URL",
+        help="Where the recording goes; an fsspec URL gets a copy. Default: .oomdoc/SCRIPT-TIME.",
+    ),
+]
 ScriptArguments = Annotated[
     list[str] | None, typer.Argument(metavar="ARGS", help="Passed to the script untouched.", show_default=False)
 ]
@@ -124,18 +134,25 @@ class JobOptions:
 
 
 def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of `JobOptions` in the place of its parameter `job`, which receives them."""
-    names = [each.name for each in fields(JobOptions)]
+    """Gives a command the options of `JobOptions` in the place of its parameter `job`, which receives them.
+
+    Those of `RealOptions` in the place of `real`, where it has that one.
+    """
+    groups = {"job": JobOptions, "real": RealOptions}
+    taken = {name: groups[name] for name in inspect.signature(command).parameters if name in groups}
 
     @functools.wraps(command)
     def expanded(**values: Any) -> None:
-        job = JobOptions(**{name: values.pop(name) for name in names})
-        command(job=job, **values)
+        records = {
+            name: group(**{each.name: values.pop(each.name) for each in fields(group)}) for name, group in taken.items()
+        }
+        command(**records, **values)
 
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command).parameters.values():
-        if parameter.name == "job":
-            parameters += [_parameter(each.name, each.default, each.type) for each in fields(JobOptions)]
+        if parameter.name in taken:
+            group = taken[parameter.name]
+            parameters += [_parameter(each.name, each.default, each.type) for each in fields(group)]
         else:
             parameters.append(_parameter(parameter.name, parameter.default, parameter.annotation))
     # what typer reads; kept apart from `command`, whose own signature stays what it is

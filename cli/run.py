@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .format import Format
+from .in_place import tell_of_rank
 from .options import (
     ApplyOption,
     FormatOption,
     JobOptions,
     OutputOption,
-    RunDirOption,
+    RunTargetOption,
     ScriptArguments,
     with_job_options,
 )
+from .real_options import RealOptions
 
 if TYPE_CHECKING:
     from ..diagnosers.interface import Diagnosis
@@ -32,6 +34,12 @@ EPILOG = """Examples:
 [bold]oomdoc run --apply oomdoc.yaml train.py[/bold]  with the remedies that `plan` wrote
 
 [bold]oomdoc run --steps 3 -m mypackage.train[/bold]  stop after three optimizer steps
+
+[bold]oomdoc run --nproc-per-node 8 train_ddp.py[/bold]  on 8 real GPUs, started by torchrun
+
+[bold]oomdoc run --warn-at 92% --on-warn ./page.sh --metrics oomdoc.prom train.py[/bold]  warn before it is too late
+
+[bold]srun oomdoc run train_ddp.py[/bold]  as one rank of a job that srun, mpirun or torchrun --no-python started
 """
 
 
@@ -41,8 +49,9 @@ def run(
     args: ScriptArguments = None,
     *,
     job: JobOptions,
+    real: RealOptions,
     apply: ApplyOption = None,
-    run_dir: RunDirOption = None,
+    run_dir: RunTargetOption = None,
     form: FormatOption = Format.TERMINAL,
     output: OutputOption = None,
 ) -> None:
@@ -50,16 +59,24 @@ def run(
 
     Options before SCRIPT are oomdoc's; everything behind it is the script's, untouched. Without a GPU, or with
     --virtual, the script runs on a virtual one: nothing is computed, every allocation is as on the card named.
+    On real GPUs torchrun starts the processes, and each leaves a snapshot and a summary.
     Exit status 1 when the script ran out of memory, else the script's own.
     """
-    from .launching import command_of, new_run_dir, record
+    from .launching import command_of, new_run_dir, placed_by_launcher, record
     from .output import script_output
 
     command = command_of(script, args, job, apply)
-    directory = new_run_dir(command, run_dir)
+    real.check(job, command.virtual)
+    extra = real.spec()
+    placed = placed_by_launcher(command, extra["torchrun"])
+    url = run_dir if run_dir is not None and "://" in run_dir else None
+    directory = new_run_dir(command, None if run_dir is None or url else Path(run_dir), placed)
     with script_output(form, output):
-        result = record(command, directory)
-    _report(directory, result, form, output)
+        result = record(command, directory, real=real, spec={**extra, "in_place": placed is not None, "upload": url})
+    if placed is None:
+        _report(directory, result, form, output)
+    else:
+        tell_of_rank(placed, directory, result)
     if result.out_of_memory:
         raise typer.Exit(1)
     if result.exit_status:
@@ -76,14 +93,18 @@ def _report(directory: Path, result: "RunResult", form: Format, output: Path | N
 
     if result.failure:
         say(result.failure)
+    for sentence in result.ended:
+        say(sentence)
     if not result.snapshots:
         say(f"nothing was recorded: the script ended with status {own_status(result.exit_status)}")
         return
     from ..reports.build import build
     from .pipeline import diagnose_files
+    from .rank_files import chosen, ranks_in
 
-    diagnosis = diagnose_files([Path(path) for path in result.snapshots])
-    report = build(diagnosis, path=str(directory), next_commands=_next(directory, diagnosis, result))
+    ranks = ranks_in(directory)
+    diagnosis = diagnose_files(chosen([Path(path) for path in result.snapshots], ranks))
+    report = build(diagnosis, path=str(directory), next_commands=_next(directory, diagnosis, result), ranks=ranks)
     status = own_status(result.exit_status)
     if not diagnosis.profile.devices:
         report = replace(report, verdict=_unused(report.verdict, status))

@@ -227,8 +227,8 @@ def _tell(ranks: Ranks) -> Iterable[str]:
         if stage.above and len(stage.ranks) > 2:
             yield (
                 f"{numbers(stage.above)} stand{'s' if len(stage.above) == 1 else ''} out: up to "
-                f"{size(stage.highest)} at the peak, where the middle one of {len(stage.ranks)} ranks with the same modules holds "
-                f"{size(stage.median)}"
+                f"{size(stage.highest)} at the peak, where the middle one of {len(stage.ranks)} ranks with the same "
+                f"modules holds {size(stage.median)}"
             )
     if ranks.missing:
         yield f"{ranks.missing} of {ranks.world_size} ranks left no summary: killed, or on another file system"

@@ -123,7 +123,7 @@ def _host_reason(pid: int, overseer: "Overseer | None") -> str:
 def _shm() -> str:
     room = host_memory.shm()
     size = "" if room is None else f" of {_gib(room[0])}"
-    return f"/dev/shm{size} was probably full, through which DataLoader workers pass batches: fewer workers, or more of it"
+    return f"/dev/shm{size} was probably full, through which DataLoader workers pass batches: take fewer"
 
 
 def _gib(count: int) -> str:

@@ -4,8 +4,6 @@ A file goes to a temporary name and is renamed. What cannot be written (a full d
 line; the file of before stays, and the script goes on.
 """
 
-import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +14,7 @@ from ..snapshots import recording, writer
 from ..snapshots.model import Snapshot
 from .launch import RunSpec
 from .recorder import Recorder, Taken
+from .uploading import say, stands, upload
 
 OOM_PAUSE_SECONDS = 60.0  # a script that retries fails many times: the first is dumped at once, then one a minute
 Facts = Callable[[], dict[str, object]]
@@ -61,7 +60,7 @@ class Dumper:
                 return snapshot
             writer.dump_dict(raw_of(replace(taken, snapshot=snapshot)), path)
         except OSError as error:
-            self.problem = f"{path} was not written: {error.strerror or error}{_stands(path)}"
+            self.problem = f"{path} was not written: {error.strerror or error}{stands(path)}"
             say(self.problem)
             return None
         finally:
@@ -84,38 +83,3 @@ def raw_of(taken: Taken) -> dict[str, Any]:
     if taken.raw is None or taken.snapshot.recording is None:
         return writer.to_dict(taken.snapshot)
     return {**taken.raw, "oomdoc": recording.encode(taken.snapshot.recording)}
-
-
-def write_text(path: Path, text: str) -> bool:
-    """Whole or not at all; False and a line on stderr where it cannot be."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True) if os.access(path.parent, os.W_OK) else None
-        say(f"{path} was not written: {error.strerror or error}{_stands(path)}")
-        return False
-    return True
-
-
-def upload(url: str | None, path: Path) -> None:
-    """A copy beside the others, under the URL of the run; local files stay where they are."""
-    if url is None:
-        return
-    try:
-        import fsspec  # comes with torch; the client of a storage is the user's to install
-
-        files, root = fsspec.core.url_to_fs(url)
-        files.makedirs(root, exist_ok=True)
-        files.put(str(path), f"{root.rstrip('/')}/{path.name}")
-    except Exception as error:  # whatever the storage's own client raises: the script must not fail of it
-        say(f"{path.name} was not copied to {url}: {type(error).__name__}: {error}; it is in {path.parent}")
-
-
-def _stands(path: Path) -> str:
-    return "; the file of before stands" if path.exists() else ""
-
-
-def say(text: str) -> None:
-    print(f"oomdoc: {text}", file=sys.stderr, flush=True)  # noqa: T201  (the rank's own stderr)

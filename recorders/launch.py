@@ -25,6 +25,7 @@ OnProgress = Callable[[Mapping[str, Any]], None]
 SPEC_FILE = "spec.json"
 INTERRUPTED = 130
 DEFAULT_STEPS = 4  # virtual: gradients, optimizer state and the allocator's cache are steady by then
+_MEETING = ("--rdzv", "--master", "--standalone", "--nnodes", "--node-rank")
 Keep = Literal["auto", "all", "failed", "none"]
 
 __all__ = ["DEFAULT_STEPS", "RunResult", "RunSpec", "collect", "command", "environment", "run"]
@@ -97,7 +98,10 @@ def run(spec: RunSpec, on_progress: OnProgress | None = None, *, log: Path | Non
             exit_status = child.wait()
     if interrupts.terminated:
         exit_status = INTERRUPTED
-    return collect(spec, exit_status, overseer)
+    result = collect(spec, exit_status, overseer)
+    if spec.mode == "cuda":
+        overseer.conclude(result.ended, spec.upload)
+    return result
 
 
 def _output(log: Path | None) -> AbstractContextManager[IO[bytes] | None]:
@@ -123,6 +127,8 @@ def command(spec: RunSpec, spec_path: Path) -> list[str]:
         torchrun = ["torch.distributed.run", f"--nproc-per-node={spec.nproc_per_node}"]
         if not any(option.startswith("--nnodes") for option in spec.torchrun):
             torchrun.append(f"--nnodes={spec.nnodes}")
+        if spec.nnodes == 1 and not any(option.startswith(_MEETING) for option in spec.torchrun):
+            torchrun.append("--standalone")  # a free port: torchrun's own default is one for the whole machine
         return [spec.python, "-m", *torchrun, *spec.torchrun, "-m", *own]
     return [spec.python, "-m", *own]
 

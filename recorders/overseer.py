@@ -10,12 +10,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from . import host_memory, nvml
+from .uploading import upload
 
 INTERVAL_SECONDS = 2.0
 MOST_SAMPLES = 2_000  # then every other one is dropped: an hour at first, and always the whole run
@@ -65,7 +66,6 @@ class Overseer:
             stop.set()
             thread.join(timeout=5)
             self._sample_hosts()
-            self._write()
 
     def _sample_until(self, stop: threading.Event) -> None:
         seen = nvml.cards()
@@ -106,13 +106,15 @@ class Overseer:
             del self._samples[::2]
             self._every *= 2
 
-    def _write(self) -> None:
+    def conclude(self, ended: Sequence[str], url: str | None) -> None:
+        """Leave what was seen beside the ranks' files, and what became of those that left no word."""
         content = {
             "schema": SCHEMA,
             "host": socket.gethostname(),
             "host_limit_bytes": self.host_limit,
             "peak_rss_bytes": {str(self.ranks[pid]): held for pid, held in self.peak_rss.items() if pid in self.ranks},
             "ranks": {str(pid): rank for pid, rank in self.ranks.items()},
+            "ended": list(ended),
             "cards": self._samples,
         }
         with contextlib.suppress(OSError):  # a full disk: the samples are the least of what was recorded
@@ -120,3 +122,4 @@ class Overseer:
             temporary = path.with_suffix(".tmp")
             temporary.write_text(json.dumps(content))
             os.replace(temporary, path)
+            upload(url, path)

@@ -32,7 +32,8 @@ class _Launcher:
     needs: tuple[str, ...] = ()
 
 
-# "a launcher": deepspeed, accelerate and others set the three variables alone. The innermost one first: a torchrun that srun started sets its own on top.
+# "a launcher": deepspeed, accelerate and others set the three variables alone. The innermost one
+# first: a torchrun that srun started sets its own on top.
 _LAUNCHERS = (
     _Launcher("torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", ("TORCHELASTIC_RUN_ID",), ("TORCHELASTIC_RUN_ID",)),
     _Launcher("a launcher", "RANK", "LOCAL_RANK", "WORLD_SIZE", ("MASTER_ADDR", "MASTER_PORT")),

@@ -72,7 +72,7 @@ class Progress:
         if not hooks.trains:
             line["requests"] = hooks.requests
         now = time.monotonic()
-        if now >= self._parts_next:
+        if now >= self._parts_next or not self._parts.get("parameter"):
             self._parts_next = now + PARTS_SECONDS
             self._parts = hooks.held()
         line["parts"] = self._parts

@@ -14,13 +14,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
 from ..errors import OomdocError
 from . import channel
-from .dumping import Dumper, say
+from .dumping import Dumper
 from .hooks import StopAfterSteps
 from .launch import DEFAULT_STEPS, RunSpec
 from .outcome import FAULT, Failure, Outcome, Terminated, exit_status_of, outcome_of
@@ -28,10 +28,13 @@ from .progress import Progress
 from .recorder import Recorder
 from .script import execute, user_traceback
 from .seat import Seat
+from .stuck import StuckSignals, die_of
 from .summary import Summaries
 from .triggers import Due, parse
+from .uploading import say
 from .watch import Watch
 
+_DUMP_SIGNALS = (signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ()
 MOST_PLACES = 3  # named where the script read assumed values, the latest first
 
 
@@ -127,6 +130,7 @@ class Recording:
         self.due = Due(parse(spec.dump))
         self.progress = Progress(recorder, channel.Speaker(os.environ.pop(channel.VARIABLE, None)), seat.rank)
         self.watch = Watch.of(spec, recorder, self.progress)
+        self.stuck = StuckSignals(self.act_for_main_thread)
 
     def run(self) -> Outcome:
         """Run the script, dump the snapshot at the moment it ends, and say how it ended."""
@@ -135,7 +139,8 @@ class Recording:
         if hasattr(self.recorder, "on_oom"):
             self.recorder.on_oom = self.on_oom
         pid = os.getpid()
-        with _terminable(self.recorder), self._dumping_on_request(), self.progress.reporting():
+        watching = self.stuck.watching(signal.SIGTERM, *_DUMP_SIGNALS) if self.spec.mode == "cuda" else nullcontext()
+        with self._terminable(), self._dumping_on_request(), watching, self.progress.reporting():
             try:
                 execute(self.spec.script, self.spec.args, module=self.spec.module)
             except BaseException as raised:
@@ -181,6 +186,16 @@ class Recording:
         if snapshot is not None:
             self.summaries.write(snapshot, self.outcome())
 
+    def act_for_main_thread(self, number: int) -> None:
+        """It is inside a C call and cannot: dump, and end the process if it was to end."""
+        if number != signal.SIGTERM:
+            self.dumper.dump()
+            return
+        self.error = Terminated()
+        self.finish()
+        self.seat.leave(self.spec, self.outcome())
+        die_of(number)
+
     def on_oom(self) -> None:
         self.seat.out_of_memory()
         self.dumper.at_oom()
@@ -200,6 +215,29 @@ class Recording:
             self.dumper.dump()
 
     @contextmanager
+    def _terminable(self) -> Iterator[None]:
+        """SIGTERM ends the script at the next moment when the recorder is not in the middle of an event."""
+        pid = os.getpid()
+
+        def terminate(number: int, frame: FrameType | None) -> None:
+            self.stuck.handled(number)
+            if os.getpid() != pid:  # a worker that the script forked: as if we were not there
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            if self.over:  # the end is near anyway, and what is being written is to be whole
+                return
+            if self.recorder.busy():
+                threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
+                return
+            raise Terminated
+
+        previous = signal.signal(signal.SIGTERM, terminate)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+
+    @contextmanager
     def _dumping_on_request(self) -> Iterator[None]:
         """SIGUSR1; a handler that the script sets for it takes ours away."""
         if not hasattr(signal, "SIGUSR1") or self.spec.mode != "cuda":
@@ -208,6 +246,7 @@ class Recording:
         pid = os.getpid()
 
         def dump(number: int, frame: FrameType | None) -> None:
+            self.stuck.handled(number)
             if os.getpid() == pid and self.dumper.dump() is not None:
                 say(f"wrote {self.dumper.path}")
 
@@ -254,27 +293,6 @@ def _leave_fork(error: BaseException | None) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0 if error is None else exit_status_of(error) if isinstance(error, SystemExit) else 1)
-
-
-@contextmanager
-def _terminable(recorder: Recorder) -> Iterator[None]:
-    """SIGTERM ends the script at the next moment when the recorder is not in the middle of an event."""
-    pid = os.getpid()
-
-    def terminate(number: int, frame: FrameType | None) -> None:
-        if os.getpid() != pid:  # a worker that the script forked: as if we were not there
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        if recorder.busy():
-            threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
-            return
-        raise Terminated
-
-    previous = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 if __name__ == "__main__":

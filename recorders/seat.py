@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .dumping import upload, write_text
 from .launch import RunSpec
 from .outcome import Outcome, Whereabouts
 from .placement import placement
+from .uploading import upload, write_text
 
 
 @dataclass(slots=True)

@@ -12,10 +12,10 @@ from typing import Any
 from ..diagnosers.ranks import SCHEMA, RankSummary, summarise
 from ..errors import OomdocError
 from ..snapshots.model import Snapshot
-from .dumping import upload, write_text
 from .launch import RunSpec
 from .outcome import Outcome
 from .seat import Seat
+from .uploading import upload, write_text
 
 SMALL_WORLD = 16  # ranks; up to here every snapshot is kept
 EXTREMES = "extremes.json"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ..diagnosers.call_sites import Lines
 from ..snapshots.timeline import lifetimes
-from .dumping import say
 from .launch import RunSpec
 from .recorder import Recorder
+from .uploading import say
 from .watching import StepSample, Warned, Watcher
 
 if TYPE_CHECKING:

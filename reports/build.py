@@ -1,6 +1,7 @@
 """Puts diagnosis, plan and gate into the record that the renderers take."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ..diagnosers.interface import DeviceProfile, Diagnosis, Location, MemoryProfile
 from ..diagnosers.source import source_lines
@@ -9,6 +10,9 @@ from ..remedies.interface import Plan
 from .figures import peak_bytes, used_bytes
 from .model import DeviceReplay, Excerpt, Report, Source, Verdict
 from .text import category_title, moment, percent, size
+
+if TYPE_CHECKING:
+    from ..diagnosers.ranks import Ranks, RankSummary
 
 _LINES_AROUND = 1
 
@@ -21,11 +25,13 @@ def build(
     gate: Gate | None = None,
     replays: tuple[DeviceReplay, ...] = (),
     next_commands: tuple[str, ...] = (),
+    ranks: "Ranks | None" = None,
 ) -> Report:
     """The report of one job. Reads the lines of the user's files that findings point at, where they can be read."""
     return Report(
-        source=source_of(diagnosis.profile, path),
-        verdict=verdict_of(diagnosis),
+        source=source_of(diagnosis.profile, path, ranks),
+        verdict=verdict_of(diagnosis, ranks),
+        ranks=ranks,
         diagnosis=diagnosis,
         plan=plan,
         gate=gate,
@@ -35,9 +41,10 @@ def build(
     )
 
 
-def source_of(profile: MemoryProfile, path: str) -> Source:
+def source_of(profile: MemoryProfile, path: str, merged: "Ranks | None" = None) -> Source:
     recording = profile.recording
-    ranks = tuple(sorted({device.rank for device in profile.devices}))
+    seen = {device.rank for device in profile.devices} | {each.rank for each in (merged.summaries if merged else ())}
+    ranks = tuple(sorted(seen))
     return Source(
         path=path,
         kind=recording.kind if recording else "cuda",
@@ -48,9 +55,12 @@ def source_of(profile: MemoryProfile, path: str) -> Source:
     )
 
 
-def verdict_of(diagnosis: Diagnosis) -> Verdict:
-    """The device that failed, else the one with the highest peak, and one sentence about it."""
+def verdict_of(diagnosis: Diagnosis, ranks: "Ranks | None" = None) -> Verdict:
+    """The device that failed (of several the first), else the one with the highest peak, and one sentence about it."""
     devices = diagnosis.profile.devices
+    first = ranks.first if ranks is not None else None
+    if first is not None:
+        return _verdict_of_rank(first, devices, ranks.told[0] if ranks is not None else "")
     if not devices:
         return Verdict(out_of_memory=False, rank=None, device=None, summary="The snapshot holds no device.")
     failed = [device for device in devices if device.oom is not None]
@@ -62,6 +72,18 @@ def verdict_of(diagnosis: Diagnosis) -> Verdict:
         summary=_failure(worst) if failed else " ".join(filter(None, (_peak(worst), _caught(devices)))),
         ended=None if failed else next(filter(None, map(_ended, devices)), None),
     )
+
+
+def _verdict_of_rank(first: "RankSummary", devices: Sequence[DeviceProfile], told: str) -> Verdict:
+    """Of many ranks. What its snapshot says, where that was kept; else what its summary does."""
+    device = next((each for each in devices if each.rank == first.rank and each.oom is not None), None)
+    if device is not None:
+        said = _failure(device)
+    else:
+        asked = "" if first.oom_asked_bytes is None else f"{size(first.oom_asked_bytes)} was asked for; "
+        said = f"{asked}{size(first.requested_bytes)} of tensors was the peak."
+    summary = f"{told[:1].upper()}{told[1:]}. {said}"
+    return Verdict(out_of_memory=True, rank=first.rank, device=first.device, summary=summary)
 
 
 def _caught(devices: Sequence[DeviceProfile]) -> str:

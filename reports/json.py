@@ -39,6 +39,10 @@ def to_dict(report: Report) -> dict[str, Any]:
         "inconclusive": inconclusive(report) + assumptions(report),
         "remedies": [candidate(each) for each in report.plan.candidates] if report.plan else [],
     }
+    if report.ranks is not None:
+        from . import ranks_json
+
+        content["ranks"] = ranks_json.section(report.ranks)
     if report.log is not None:
         from . import log_json  # nothing else needs it, and a start is short
 

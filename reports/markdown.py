@@ -21,6 +21,8 @@ def render(report: Report) -> str:
         blocks += _gate(report)
     for device in report.diagnosis.profile.devices:
         blocks += _device(report, device)
+    if report.ranks is not None:
+        blocks += ["### Ranks", "\n".join(f"- {inert(line)}" for line in report.ranks.told)]
     if report.log is not None and report.log.logged:
         from .from_log import rows
 

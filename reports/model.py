@@ -11,6 +11,7 @@ from ..remedies.interface import Plan
 if TYPE_CHECKING:
     from ..diagnosers.compare import Comparison  # the other commands start without it
     from ..diagnosers.from_log import Log
+    from ..diagnosers.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ class Report:
     gate: Gate | None = None
     replays: tuple[DeviceReplay, ...] = ()
     next_commands: tuple[str, ...] = ()
+    ranks: "Ranks | None" = None  # the job's ranks side by side, where each left a summary
     log: "Log | None" = None  # where messages were read, not recordings: then the profile has no devices
     excerpts: Mapping[Location, Excerpt] = field(default_factory=dict)
 

@@ -36,6 +36,7 @@ def _body(report: Report, console: Console) -> Iterator[RenderableType]:
         yield from _gate(report, console.width)
     for device in report.diagnosis.profile.devices:
         yield from _device(report, device, console)
+    yield from _rank_section(report)
     yield from _log(report)
     for replay in report.replays:
         yield from _replay(replay)
@@ -64,6 +65,21 @@ def _headline(report: Report) -> Text:
     words = headline(report).upper() if verdict.ended is None else f"THE SCRIPT ENDED EARLY ({verdict.ended})"
     unsure = verdict.ended is not None or (verdict.device is None and report.source.kind != "log")
     return Text(f"● {words}", style="bold red" if verdict.out_of_memory else "bold yellow" if unsure else "bold green")
+
+
+def _rank_section(report: Report) -> Iterator[RenderableType]:
+    if report.ranks is None:
+        return
+    from .rank_table import HEADS, rows
+
+    yield _heading(f"Ranks ({len(report.ranks.summaries)} of {report.ranks.world_size})")
+    yield Group(*(Text(f"· {line}") for line in report.ranks.told))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title, where in HEADS:
+        table.add_column(title, justify=where, no_wrap=True)
+    for row in rows(report.ranks):
+        table.add_row(*row)
+    yield table
 
 
 def _gate(report: Report, width: int) -> Iterator[RenderableType]:

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 MIB = 1 << 20
 LARGE = 1 << 40
 CONTEXT_BYTES = 300 * MIB
+HIDDEN = ("fake_device.py", "_python_dispatch.py", "allocator/machine.py", "allocator/heap.py")
 
 
 class Watching(TorchDispatchMode):
@@ -169,7 +170,7 @@ def _stack():
     frames, frame = [], sys._getframe(2)
     while frame is not None:
         code = frame.f_code
-        if code.co_filename != __file__ and not code.co_filename.endswith("_python_dispatch.py"):
+        if not code.co_filename.endswith(HIDDEN):
             frames.append({"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name})
         frame = frame.f_back
     return frames

@@ -246,7 +246,10 @@ def test_progress_tells_step_phase_and_bytes(tmp_path: Path) -> None:
         RunSpec(script=str(path), args=("64", "8", "2"), run_dir=tmp_path / "out", gpu="a100-40gb"),
         lambda record: seen.append(dict(record)),
     )
-    assert set(seen[-1]) == {"step", "phase", "allocated_bytes", "peak_bytes", "events"}
+    told = {"step", "phase", "allocated_bytes", "peak_bytes", "events"}
+    told |= {"rank", "pid", "reserved_bytes", "free_bytes", "total_bytes", "parts"}
+    assert set(seen[-1]) == told
+    assert 4 * 2 * (64 * 64 + 64) in {each["parts"]["parameter"] for each in seen}
     assert seen[-1]["peak_bytes"] > 4 * 2 * (64 * 64 + 64)
 
 
