@@ -1,9 +1,10 @@
-"""`torch.compile` and TorchScript run eagerly, and the report says so.
+"""`torch.compile` and TorchScript run eagerly; what inductor would fuse takes no memory (fusion.py). Reports say it.
 
-Compiled code would see `meta` tensors and plan its own memory, so it cannot be followed. The function or module itself
-is returned; a compiled module still answers `_orig_mod`, which scripts use to unwrap it.
+Compiled code would see `meta` tensors and plan its own memory, so it cannot be followed. A compiled module is the one
+itself; it still answers `_orig_mod`, which scripts use to unwrap it.
 """
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,29 +13,40 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .flex import compiled_block_mask, is_block_mask_maker
+from .fusion import Fusion
 from .patching import patches
 
 if TYPE_CHECKING:
     from .session import Session
 
-COMPILED = "torch.compile ran eagerly: the compiled job plans its memory differently, mostly with fewer temporaries"
+FUSED = (
+    "torch.compile: nothing was compiled; which results inductor keeps out of memory is modelled by its rules, and its "
+    "own plan differs by a few percent"
+)
+UNFUSED = "torch.compile with an eager backend ran eagerly"
 SCRIPTED = "TorchScript ran eagerly: fused kernels of the scripted job may need fewer temporaries"
 _MARK = "_oomdoc_compiled"
 
 
-def _compile(session: "Session") -> Callable[..., Any]:
+def _compile(session: "Session", modules: "weakref.WeakSet[torch.nn.Module]") -> Callable[..., Any]:
     def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:  # torch's own name
-        """Returns its argument; as a decorator with arguments, a decorator that does."""
+        """The module itself, or the function as compiled code; as a decorator with arguments, a decorator."""
         if model is None:
             return partial(compile, *args, **kwargs)
         if kwargs.get("disable") or _is_inner_function_of_torch(model):
             return model
-        session.note(COMPILED)
-        session.tracker.compiles |= kwargs.get("backend") not in ("eager", "aot_eager")
+        if kwargs.get("backend") in ("eager", "aot_eager"):
+            session.note(UNFUSED)
+            return model
+        session.note(FUSED)
+        fusion = session.tracker.fusion = session.tracker.fusion or Fusion(session.tracker)
         if is_block_mask_maker(model):
             return compiled_block_mask(model)
-        if isinstance(model, torch.nn.Module):
-            model.__dict__[_MARK] = True
+        if not isinstance(model, torch.nn.Module):
+            return fusion.compiled(model)
+        model.__dict__[_MARK] = True
+        model._compiled_call_impl = fusion.compiled(model._call_impl)  # as Module.compile does
+        modules.add(model)
         return model
 
     return compile
@@ -64,9 +76,14 @@ def _script(session: "Session") -> Callable[..., Any]:
 def install(session: "Session") -> Iterator[None]:
     """torch.compile and torch.jit for the time of the block."""
     script = _script(session)
+    modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
     with patches() as held:
-        held.swap_everywhere([(torch.compile, _compile(session))])
+        held.swap_everywhere([(torch.compile, _compile(session, modules))])
         held.set(torch.nn.Module, "_orig_mod", property(_original))
         jit: Any = torch.jit
         held.swap_everywhere([(getattr(jit, name), script) for name in ("script", "trace", "freeze")])
-        yield
+        try:
+            yield
+        finally:
+            for module in modules:
+                module._compiled_call_impl = None

@@ -128,7 +128,7 @@ class _Attention(torch.autograd.Function):
         ctx: Any, call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *captured: torch.Tensor
     ) -> Any:
         out, lse, largest = call.forward(query, key, value)
-        ctx.call, ctx.fused = call, call.tracker.compiles
+        ctx.call, ctx.fused = call, call.tracker.fusion is not None
         ctx.save_for_backward(query, key, value, out, lse, *captured)
         ctx.mark_non_differentiable(largest)
         ctx.set_materialize_grads(False)

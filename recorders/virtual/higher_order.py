@@ -26,7 +26,7 @@ def run_eagerly(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tracke
     if name == "run_and_save_rng_state":
         return torch.cuda.get_rng_state(), args[0](*args[1:], **kwargs)
     if name == "flex_attention":
-        if tracker.compiles:
+        if tracker.fusion is not None:
             return flex.fused(args)
         if tracker.note is not None:
             tracker.note(flex.EAGER)

@@ -37,6 +37,7 @@ tensor_use_count: Callable[[torch.Tensor], int] = _BASE._use_count
 raw_getitem: Callable[[torch.Tensor, Any], torch.Tensor] = _BASE.__getitem__
 
 # modes
+no_dispatch: Callable[[], Any] = torch._C._DisableTorchDispatch
 get_dispatch_mode: Callable[[Any], Any] = torch._C._get_dispatch_mode
 FAKE_MODE_KEY: Any = torch._C._TorchDispatchModeKey.FAKE
 

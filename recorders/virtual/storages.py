@@ -12,10 +12,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import torch
 
 from .private import functorch_inner, is_functorch_wrapper, raw_device, raw_is_meta, raw_storage
+
+if TYPE_CHECKING:
+    from .fusion import Deferred
 
 
 class Kind(IntEnum):
@@ -31,7 +35,7 @@ class StorageRecord(weakref.ref[torch.UntypedStorage]):
     frees tensors in cycles.
     """
 
-    __slots__ = ("address", "assumed", "born", "event", "index", "key", "kind", "nbytes", "values")
+    __slots__ = ("address", "assumed", "born", "deferred", "event", "index", "key", "kind", "nbytes", "values")
     kind: Kind
     index: int  # of the device, for Kind.CUDA
     key: int  # StorageImpl address
@@ -41,6 +45,7 @@ class StorageRecord(weakref.ref[torch.UntypedStorage]):
     born: int  # how many storages had been allocated when it was
     values: torch.UntypedStorage | None  # what it holds, where that is known (values.py)
     assumed: bool  # ... by policy rather than truth
+    deferred: "Deferred | None"  # compiled code has not put it into memory (fusion.py)
 
 
 class Inside(threading.local):
@@ -115,6 +120,7 @@ def tag_storage(storage: torch.UntypedStorage, kind: Kind, index: int = 0) -> St
     record.born = 0
     record.values = None
     record.assumed = False
+    record.deferred = None
     RECORDS[key] = record
     if kind is not Kind.CUDA:
         state.exotic += 1

@@ -17,6 +17,7 @@ from ..errors import UnsupportedOperationError
 from .device import GpuTarget, VirtualDevice
 from .engine import TRANSFERS, Engine, transfer
 from .fastmeta import Memo
+from .fusion import OTHER, Fusion
 from .higher_order import run_eagerly
 from .host import as_meta, as_real, wants_virtual
 from .kernel_call import KernelCall
@@ -55,7 +56,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         self.note: Callable[[str], None] | None = None  # an assumption that the report has to name
         self.engine: Engine | None = None
         self.memo: Memo | None = None
-        self.compiles = False  # the script has called torch.compile
+        self.fusion: Fusion | None = None  # from the script's first torch.compile on
         self.handles: dict[tuple[int, int, bool, str], int] = {}  # (device, stream, in backward, source) -> address
         self.tried: set[object] = set()  # (device, key) of the calls for which a library has tried its algorithms
         self.estimated: dict[str, list[int]] = {}  # source -> [times, bytes] of estimated scratch
@@ -165,12 +166,22 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
                 donor = engine.donor(func, args, kwargs, in_backward)
         context.category = self.category if self.category >= 0 else self._role(info, args, in_backward)
         self.category = -1
+        fused = OTHER
+        if self.fusion is not None:
+            fused = OTHER if run is not None else self.fusion.before(func, args, kwargs)
+            donor = donor if fused == OTHER else None
+            again = None if fused == OTHER else self.fusion.cast_again(func, args, kwargs)
+            if again is not None:
+                return again
         try:
             result = self._execute(func, args, kwargs, info) if run is None else run(*args, **kwargs)
             if info.may_resize:
                 self._resized(args, kwargs)
             in_place = info.inplace or (donor is not None and transfer(donor, result))
-            self._allocate(func, args, kwargs, result, index, in_place)
+            if fused == OTHER or self.fusion is None:
+                self._allocate(func, args, kwargs, result, index, in_place)
+            else:
+                self.fusion.after(func, fused, args, kwargs, result, index)
         finally:
             context.category = -1
         if engine is not None:

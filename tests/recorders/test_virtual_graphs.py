@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from oomdoc.recorders.virtual.compiled import COMPILED
+from oomdoc.recorders.virtual.compiled import FUSED
 from oomdoc.recorders.virtual.device import format_size
 from oomdoc.recorders.virtual.session import Session
 from torch import nn
@@ -54,7 +54,7 @@ def test_a_memory_pool_routes_its_allocations(gpu: Session) -> None:
     assert torch.cuda.memory_reserved() == 0
 
 
-def test_compile_runs_eagerly_and_is_noted(gpu: Session) -> None:
+def test_compile_is_modelled_and_noted(gpu: Session) -> None:
     model = nn.Linear(4, 4, device="cuda")
     compiled = torch.compile(model)
     assert compiled._orig_mod is model
@@ -70,7 +70,7 @@ def test_compile_runs_eagerly_and_is_noted(gpu: Session) -> None:
 
     model.compile()
     assert triple(double(compiled(torch.zeros(2, 4, device="cuda")))).is_cuda
-    assert gpu.notes[COMPILED] == 3
+    assert gpu.notes[FUSED] == 3
 
 
 def test_an_out_of_memory_counts_the_free_blocks_of_private_pools_as_allocated(gpu: Session) -> None:
