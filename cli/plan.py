@@ -12,7 +12,7 @@ from .inputs import CONFIG_FILE, LATEST
 from .options import FormatOption, JobOptions, OutputOption, RunDirOption, ScriptArguments, with_job_options
 
 if TYPE_CHECKING:
-    from ..remedies.interface import Candidate, Plan
+    from ..remedies.interface import Candidate, Constraints, Plan
     from ..reports.model import Report
     from .inputs import Command
 
@@ -23,6 +23,10 @@ EPILOG = """Examples:
 [bold]oomdoc plan[/bold]  for the latest run here
 
 [bold]oomdoc plan --gpu rtx-4090 snapshot.pickle[/bold]  estimates for a recording: would it fit on that card?
+
+[bold]oomdoc plan --keep-numerics --max-slowdown 1.3 --headroom 5% train.py[/bold]  under constraints
+
+[bold]oomdoc plan --topology 4x8:h100-80gb:nvlink:ib400 snapshot.pickle[/bold]  on 32 GPUs
 """
 
 
@@ -38,6 +42,28 @@ def plan(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Run the best candidates on the virtual GPU to prove them.")
     ] = True,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Plan with these remedies alone; once for each.")
+    ] = None,
+    without: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Leave a remedy out; once for each.")
+    ] = None,
+    keep_numerics: Annotated[
+        bool, typer.Option("--keep-numerics", help="Only what leaves the numbers as they are.")
+    ] = False,
+    max_slowdown: Annotated[
+        float | None, typer.Option(metavar="FACTOR", min=0.01, help="At most this expected factor of the step time.")
+    ] = None,
+    headroom: Annotated[
+        str | None, typer.Option(metavar="SIZE|%", help="What has to stay free on the card: 2GiB, 5%.")
+    ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NxG:GPU:LINK:NET",
+            help="Where it is to run: 4x8:h100-80gb:nvlink:ib400. Explains where the time of its collectives goes.",
+        ),
+    ] = None,
     run_dir: RunDirOption = None,
     form: FormatOption = Format.TERMINAL,
     output: OutputOption = None,
@@ -52,17 +78,50 @@ def plan(
     from .launching import command_of, new_run_dir
     from .output import emit, script_output
 
+    limits = _constraints(only, without, keep_numerics, max_slowdown, headroom, topology)
     target = target or str(LATEST)
     if is_script(target, job.module):
-        command = command_of(target, args, job)
+        command = command_of(target, args, _placed(job, topology))
         with script_output(form, output):
-            report = planned_run(command, new_run_dir(command, run_dir), verify)
+            report = planned_run(command, new_run_dir(command, run_dir), verify, limits)
     else:
         no_arguments(target, args)
-        report = _of_recording(target, (job.gpu, job.capacity), verify, form, output)
+        card = _placed(job, topology).gpu if topology is not None else job.gpu
+        report = _of_recording(target, (card, job.capacity), verify, form, output, limits)
     emit(report, form, output)
     if report.verdict.out_of_memory and not (report.plan and best(report.plan)):
         raise typer.Exit(1)
+
+
+def _constraints(
+    only: list[str] | None,
+    without: list[str] | None,
+    keep_numerics: bool,
+    max_slowdown: float | None,
+    headroom: str | None,
+    topology: str | None,
+) -> "Constraints":
+    from ..remedies.interface import Constraints
+
+    return Constraints(
+        only=tuple(only or ()),
+        without=tuple(without or ()),
+        keep_numerics=keep_numerics,
+        max_slowdown=max_slowdown,
+        headroom=headroom,
+        topology=topology,
+    )
+
+
+def _placed(job: JobOptions, topology: str | None) -> JobOptions:
+    """The script's own options on the card and with the ranks that --topology names."""
+    from ..remedies.costs.topology import parsed
+    from ..remedies.interface import Job
+
+    if topology is None:
+        return job
+    wanted = parsed(topology, Job(gpu=job.gpu, capacity_bytes=None, world_size=1))
+    return replace(job, gpu=wanted.gpu, nproc_per_node=wanted.world_size // wanted.nnodes, nnodes=wanted.nnodes)
 
 
 def best(plan: "Plan") -> "Candidate | None":
@@ -80,7 +139,7 @@ def applicable(plan: "Plan") -> "Candidate | None":
     return best(replace(plan, candidates=tuple(able)))
 
 
-def planned_run(command: "Command", directory: Path, verify: bool) -> "Report":
+def planned_run(command: "Command", directory: Path, verify: bool, limits: "Constraints | None" = None) -> "Report":
     """Record the script, then plan for it; exits with its own status where it failed of itself."""
     from .launching import record
     from .output import say
@@ -92,11 +151,16 @@ def planned_run(command: "Command", directory: Path, verify: bool) -> "Report":
     if not result.snapshots or (result.exit_status and not result.out_of_memory):
         say(f"the script ended with status {own_status(result.exit_status)}: there is nothing to plan for")
         raise typer.Exit(own_status(result.exit_status) or 4)
-    return _planned(list(result.snapshots), str(directory), directory, command, verify)
+    return _planned(list(result.snapshots), str(directory), directory, command, verify, limits=limits)
 
 
 def _of_recording(
-    target: str, card: tuple[str | None, str | None], verify: bool, form: Format, output: Path | None
+    target: str,
+    card: tuple[str | None, str | None],
+    verify: bool,
+    form: Format,
+    output: Path | None,
+    limits: "Constraints",
 ) -> "Report":
     from .inputs import read_command, snapshot_files
     from .output import script_output
@@ -105,7 +169,7 @@ def _of_recording(
     directory = Path(target) if Path(target).is_dir() else None
     command = read_command(directory) if directory else None
     with script_output(form, output):
-        return _planned(files, target, directory, command, verify and not any(card), card)
+        return _planned(files, target, directory, command, verify and not any(card), card, limits)
 
 
 def _planned(
@@ -115,7 +179,9 @@ def _planned(
     command: "Command | None",
     verify: bool,
     card: tuple[str | None, str | None] = (None, None),
+    limits: "Constraints | None" = None,
 ) -> "Report":
+    from ..remedies.interface import Constraints
     from ..remedies.planner import plan as make
     from ..reports.build import build
     from .output import render, write_file
@@ -129,7 +195,7 @@ def _planned(
         failed = any(device.oom is not None for device in diagnosis.profile.devices)
         whole = whole_profile(command, directory) if failed else None
         check = verifier(command, directory)
-    made = make(diagnosis.profile, job, check, whole=whole)
+    made = make(diagnosis.profile, job, check, whole=whole, limits=limits or Constraints())
     chosen = applicable(made)
     if directory is not None and chosen is not None:
         write_candidate(directory / CONFIG_FILE, chosen, job, command.script if command else None)

@@ -9,6 +9,7 @@ from . import (
     fsdp,
     fused_optimizer,
     gradient_accumulation,
+    hsdp,
     mixed_precision,
     no_grad_evaluation,
     smaller_batch,
@@ -26,6 +27,7 @@ REMEDIES: dict[str, Remedy] = {
     "gradient-accumulation": gradient_accumulation,
     "smaller-batch": smaller_batch,
     "fsdp": fsdp,
+    "hsdp": hsdp,
     "cpu-offload": cpu_offload,
     "allocator-settings": allocator_settings,
 }

@@ -65,6 +65,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         step_time_factor=transfer_factor(case, moved, overlapped="optimizer_state" not in what),
         numerics=NUMERICS,
         why="; ".join(parts) + f"; {size(moved)} cross PCIe in a step",
+        time_doubt="from transfers hidden behind computation to pageable host memory and none hidden",
     )
 
 

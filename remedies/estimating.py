@@ -52,7 +52,8 @@ class Change:
     step_time_factor: Band
     numerics: Numerics
     why: str
-    doubt: str = ""  # why the band has a width
+    doubt: str = ""  # why the band of the peak has a width
+    time_doubt: str = ""  # why the band of the step time has one
     config: AllocatorConfig | None = None  # other allocator settings, where the remedy is one
 
 

@@ -12,6 +12,7 @@ whole gradients; the model is whole on the card before it is sharded, unless the
 Frameworks: torch.distributed.fsdp.fully_shard; Hugging Face `fsdp: full_shard auto_wrap`; DeepSpeed ZeRO stage 3.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -29,6 +30,7 @@ from .whatif_timeline import BACKWARD, FORWARD, OPTIMIZER, SETUP, Mask, Timeline
 
 NAME = "fsdp"
 NUMERICS = Numerics.IDENTICAL
+TIME_DOUBT = "from gathers all hidden behind computation, but the first, to none hidden"
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
@@ -49,17 +51,9 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
 def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     ranks, reshard = case.job.world_size, bool(options.get("reshard_after_forward", True))
     names = tuple(options.get("wrap") or case.facts.block_classes)
-    paths = [path for path in case.facts.blocks if case.facts.class_of.get(path) in names]
-    if ranks < 2 or not paths:
-        return NotApplicable(NAME, "needs at least two ranks and blocks to wrap")
-    timeline = case.timeline
-    persistent = timeline.is_category(Category.GRADIENT, Category.OPTIMIZER_STATE)
-    persistent |= timeline.is_category(Category.TEMPORARY) & timeline.is_phase(OPTIMIZER)
-    shared = with_batch(timeline, _share(case, ranks)).resized(persistent, 1 / ranks)
-    new = _sharded_parameters(shared, timeline, ranks)
-    passes = [p for p in block_passes(timeline, paths) if is_training(p.iteration, timeline)]
-    for iteration in iterations(timeline):
-        new = _gathered(new, timeline, [p for p in passes if p.iteration == iteration], iteration, case, reshard)
+    new = sharded(case, names, over=ranks, reshard=reshard)
+    if isinstance(new, NotApplicable):
+        return NotApplicable(NAME, new.reason)
     held = case.facts.parameter_bytes
     state = sum(each.state_bytes for each in case.facts.optimizers)
     return Change(
@@ -75,12 +69,32 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
             f"optimizer state, and of the batch; one block ({', '.join(names)}) is whole at a time"
         ),
         doubt="when gathered parameters are given back depends on how far the host runs ahead",
+        time_doubt=TIME_DOUBT,
     )
 
 
-def _share(case: Case, ranks: int) -> float:
+def sharded(case: Case, names: tuple[str, ...], *, over: int, reshard: bool) -> Timeline | NotApplicable:
+    """Parameters, gradients and optimizer state over `over` ranks, the batch over all; blocks of `names` gathered."""
+    paths = [path for path in case.facts.blocks if case.facts.class_of.get(path) in names]
+    if over < 2 or not paths:
+        return NotApplicable(NAME, "needs at least two ranks and blocks to wrap")
+    timeline = case.timeline
+    persistent = timeline.is_category(Category.GRADIENT, Category.OPTIMIZER_STATE)
+    persistent |= timeline.is_category(Category.TEMPORARY) & timeline.is_phase(OPTIMIZER)
+    shared = with_batch(timeline, share_of_batch(case)).resized(persistent, 1 / over)
+    new = _sharded_parameters(shared, timeline, over)
+    passes = [p for p in block_passes(timeline, paths) if is_training(p.iteration, timeline)]
+    for iteration in iterations(timeline):
+        new = gathered(new, timeline, [p for p in passes if p.iteration == iteration], iteration, case, reshard)
+    return new
+
+
+def share_of_batch(case: Case) -> float:
+    """What one rank gets of the batch that one rank had in the recording."""
+    recording = case.profile.snapshot.recording
+    ratio = case.job.world_size / max(1, recording.world_size if recording is not None else 1)
     batch = case.job.batch_size or case.facts.loader_batch_size
-    return 1 / ranks if batch is None else -(-batch // ranks) / batch
+    return 1 / ratio if batch is None else math.ceil(batch / ratio) / batch
 
 
 def _sharded_parameters(new: Timeline, timeline: Timeline, ranks: int) -> Timeline:
@@ -97,7 +111,7 @@ def _sharded_parameters(new: Timeline, timeline: Timeline, ranks: int) -> Timeli
     return whole.joined(timeline.copies(rows, birth=moments, death=timeline.death[rows], size=sizes, phase=SETUP))
 
 
-def _gathered(
+def gathered(
     new: Timeline, timeline: Timeline, passes: list[BlockPass], iteration: Iteration, case: Case, reshard: bool
 ) -> Timeline:
     """What FSDP2 holds whole, in the order of its own allocations (torch.distributed.fsdp, traced).

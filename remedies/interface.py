@@ -40,6 +40,18 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """What a plan has to keep to, as the user sets it."""
+
+    only: tuple[str, ...] = ()  # names of remedies; empty = all
+    without: tuple[str, ...] = ()
+    keep_numerics: bool = False
+    max_slowdown: float | None = None  # expected factor of the step time
+    headroom: str | None = None  # what has to stay free on the card: a size, or a share such as 5%
+    topology: str | None = None  # NODESxGPUS:CARD:LINK:NETWORK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One entry of `remedies:` in oomdoc.yaml: a remedy's name and its options (plain values)."""
 
@@ -57,6 +69,7 @@ class Estimate:
     step_time_factor: Band
     numerics: Numerics
     why: str  # one sentence: what is saved, from what evidence, and what it costs
+    spread: str = ""  # why the two bands are as wide as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,7 @@ class Candidate:
     estimate: Estimate
     fits: bool | None  # predicted; None = inside the band, or no capacity known
     verified: Verified | None = None
+    pareto: bool = False  # no other needs less memory without taking more time or changing more of the numbers
 
     @property
     def name(self) -> str:
@@ -88,9 +102,38 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One collective of a training step on the job's topology, and where its time goes."""
+
+    strategy: str  # ddp | fsdp | hsdp
+    what: str  # which tensors, e.g. "gradients of a block"
+    collective: str
+    count: int  # in one step
+    nbytes: int
+    seconds: float  # of one
+    algorithm: str
+    protocol: str
+    bound: str  # intra | inter: the link that the bytes wait for
+    half_bandwidth_bytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Communication:
+    """What the ways to share a job among its GPUs cost in a step."""
+
+    exchanges: tuple[Exchange, ...]
+    seconds: Mapping[str, float]  # strategy -> of all its collectives, hidden or not
+    step_time_factor: Mapping[str, Band]  # strategy -> over the step without them; empty where the step is not known
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     candidates: tuple[Candidate, ...]  # best first
     not_applicable: tuple[NotApplicable, ...] = ()
+    way_out: tuple[str, ...] = ()  # where nothing fits: what would
+    communication: Communication | None = None  # for more than one GPU
 
 
 Verify = Callable[[tuple[Setting, ...]], Verified]

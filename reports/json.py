@@ -43,6 +43,10 @@ def to_dict(report: Report) -> dict[str, Any]:
         from . import ranks_json
 
         content["ranks"] = ranks_json.section(report.ranks)
+    if report.plan is not None:
+        from .plan_json import section
+
+        content["plan"] = section(report.plan)
     if report.log is not None:
         from . import log_json  # nothing else needs it, and a start is short
 
@@ -181,6 +185,8 @@ def candidate(row: Candidate) -> dict[str, Any]:
         "step_time_factor": {"low": time.low, "expected": time.expected, "high": time.high},
         "numerics": estimate.numerics.value,
         "why": estimate.why,
+        "spread": estimate.spread,
+        "pareto": row.pareto,
         "settings": {setting.name: dict(setting.options) for setting in estimate.settings},
     }
 

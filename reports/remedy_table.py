@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..remedies.interface import Candidate, Plan
+from .plan_notes import front, notes
 from .shortlist import listed
 from .text import band, change, factor, size
 
@@ -26,9 +27,13 @@ def remedies(plan: Plan, width: int) -> Iterator[RenderableType]:
     if hidden:
         over = ", those that do not fit among them" if len(shown) < len(plan.candidates) else ""
         yield Text(f"{hidden} more in --format json{over}", style="dim")
+    yield from front(shown[:_ROWS])
     yield Text("")
     for number, candidate in enumerate(shown[:_REASONS], 1):
         yield Text.assemble((f"{number}. {candidate.name}: ", "bold"), candidate.estimate.why)
+        if candidate.estimate.spread:
+            yield Text(f"   {candidate.estimate.spread}", style="dim")
+    yield from notes(plan)
 
 
 def _table(candidates: Sequence[Candidate], *, wide: bool) -> Table:

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 from oomdoc.diagnosers.interface import DeviceProfile, MemoryProfile
+from oomdoc.errors import OomdocError
 from oomdoc.remedies.all_remedies import REMEDIES
 from oomdoc.remedies.config_file import OPTIONS
 from oomdoc.remedies.estimating import case_of
-from oomdoc.remedies.interface import Candidate, Job, NotApplicable, Numerics, Setting, Verified
+from oomdoc.remedies.interface import Candidate, Constraints, Job, NotApplicable, Numerics, Setting, Verified
 from oomdoc.remedies.planner import estimate, plan
 
 LM = ("train_lm.py", ("--device", "cuda", "--width", "512", "--depth", "6", "--batch-size", "64", "--dropout", "0.1"))
@@ -56,7 +57,7 @@ def test_every_estimate_is_a_band_with_a_reason_and_saves_something(plain: Devic
 
 
 def test_combinations_come_where_no_single_change_fits(plain: DeviceProfile) -> None:
-    candidates = plan(plain, _job(250), without=("smaller-batch",)).candidates
+    candidates = plan(plain, _job(250), limits=Constraints(without=("smaller-batch",))).candidates
     fitting = [each for each in candidates if each.fits]
     assert fitting
     tight = [each for each in candidates if len(each.estimate.settings) > 1]
@@ -69,11 +70,11 @@ def test_combinations_come_where_no_single_change_fits(plain: DeviceProfile) -> 
 
 
 def test_only_and_without_and_limits_are_kept(plain: DeviceProfile) -> None:
-    only = plan(plain, _job(), only=("mixed-precision", "cpu-offload")).candidates
+    only = plan(plain, _job(), limits=Constraints(only=("mixed-precision", "cpu-offload"))).candidates
     assert {s.name for each in only for s in each.estimate.settings} == {"mixed-precision", "cpu-offload"}
-    kept = plan(plain, _job(), keep_numerics=True).candidates
+    kept = plan(plain, _job(), limits=Constraints(keep_numerics=True)).candidates
     assert {each.estimate.numerics for each in kept} == {Numerics.IDENTICAL}
-    fast = plan(plain, _job(), max_slowdown=1.12).candidates
+    fast = plan(plain, _job(), limits=Constraints(max_slowdown=1.12)).candidates
     assert all(each.estimate.step_time_factor.expected <= 1.12 for each in fast)
 
 
@@ -207,3 +208,78 @@ def test_a_recording_tells_whether_blocks_run_again_in_backward(record: Callable
         recording = record(*LM, settings).snapshot.recording
         assert recording is not None
         assert recording.facts["recomputes"] is recomputes
+
+
+def test_headroom_is_left_free_and_limits_that_cannot_be_say_so(plain: DeviceProfile) -> None:
+    singles = Constraints(only=("activation-checkpointing", "gradient-accumulation", "cpu-offload"))
+    whole = plan(plain, _job(), limits=singles).candidates
+    tight = plan(plain, _job(), limits=replace(singles, headroom="15%")).candidates
+    alone = [sum(bool(e.fits) and len(e.estimate.settings) == 1 for e in found) for found in (whole, tight)]
+    assert 0 < alone[1] < alone[0]
+    for limits, words in (
+        (Constraints(headroom="lots"), "not a size"),
+        (Constraints(headroom="x%"), "a share below 100%"),
+        (Constraints(headroom="1TiB"), "leaves nothing"),
+        (Constraints(only=("activation-checkpoint",)), "did you mean activation-checkpointing"),
+        (Constraints(topology="4x8:h100-80gb:nvlink:tin-cans"), "no network called tin-cans"),
+    ):
+        with pytest.raises(OomdocError, match=words):
+            plan(plain, _job(), limits=limits)
+
+
+def test_the_front_holds_what_nothing_else_beats(plain: DeviceProfile) -> None:
+    candidates = plan(plain, _job()).candidates
+    costs = [
+        (e.estimate.predicted_peak_bytes.expected, e.estimate.step_time_factor.expected, e.estimate.numerics)
+        for e in candidates
+    ]
+    order = list(Numerics)
+    for each, mine in zip(candidates, costs, strict=True):
+        beaten = any(
+            o[0] <= mine[0] and o[1] <= mine[1] + 5e-4 and order.index(o[2]) <= order.index(mine[2]) and o != mine
+            for o in costs
+        )
+        assert each.pareto or beaten, each.name
+    assert 2 <= sum(each.pareto for each in candidates) < len(candidates)
+
+
+def test_bands_say_why_they_are_wide(plain: DeviceProfile) -> None:
+    for each in plan(plain, _job(ranks=2)).candidates:
+        assert "within" in each.estimate.spread
+    checkpointing = estimate("activation-checkpointing", plain, _job())
+    assert not isinstance(checkpointing, NotApplicable)
+    assert "1.18 to 1.40" in checkpointing[0].spread
+
+
+def test_where_nothing_fits_it_says_what_would(plain: DeviceProfile) -> None:
+    made = plan(plain, _job(150))
+    assert not any(each.fits for each in made.candidates)
+    text = "; ".join(made.way_out)
+    assert "comes closest" in text
+    assert "would hold it" in text
+    assert "GPUs like this one" in text
+    assert plan(plain, _job()).way_out == ()
+
+
+def test_a_topology_explains_where_the_time_goes(plain: DeviceProfile) -> None:
+    """Each collective with its algorithm, what bounds it, and its size against half of the bandwidth."""
+    made = plan(plain, _job(None), limits=Constraints(topology="4x8:h100-80gb:nvlink:ib200"))
+    found = made.communication
+    assert found is not None
+    assert set(found.seconds) == {"ddp", "fsdp", "hsdp"}
+    by = {(each.strategy, each.collective): each for each in found.exchanges}
+    assert by["fsdp", "all_gather"].bound == "inter"
+    assert by["hsdp", "all_gather"].bound == "intra"
+    assert by["hsdp", "all_gather"].seconds < by["fsdp", "all_gather"].seconds
+    assert all("half of the bandwidth" in each.why and each.algorithm in each.why for each in found.exchanges)
+    assert "replicate across nodes" in found.advice
+    names = {setting.name for each in made.candidates for setting in each.estimate.settings}
+    assert {"fsdp", "hsdp"} <= names
+    assert plan(plain, _job()).communication is None
+
+
+def test_one_node_has_nothing_to_replicate_across(plain: DeviceProfile) -> None:
+    made = plan(plain, _job(None, ranks=8))
+    assert made.communication is not None
+    assert set(made.communication.seconds) == {"ddp", "fsdp"}
+    assert any(each.name == "hsdp" for each in made.not_applicable)

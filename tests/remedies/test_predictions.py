@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from oomdoc.diagnosers.interface import DeviceProfile
 from oomdoc.remedies.estimating import case_of
+from oomdoc.remedies.evaluating import MARGINS
 from oomdoc.remedies.interface import Job, Setting
-from oomdoc.remedies.planner import MARGINS, estimate
+from oomdoc.remedies.planner import estimate
 from predicted import bare
 
 LM = ("train_lm.py", ("--device", "cuda", "--width", "512", "--depth", "6", "--batch-size", "64", "--dropout", "0.1"))

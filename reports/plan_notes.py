@@ -1,0 +1,47 @@
+"""What stands below the table of a plan: the Pareto front, what would make it fit, the time of collectives."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..remedies.interface import Candidate, Communication, Exchange, Plan
+from .text import factor, size
+
+
+def front(shown: Sequence[Candidate]) -> Iterator[RenderableType]:
+    numbers = [str(number) for number, each in enumerate(shown, 1) if each.pareto]
+    if numbers:
+        yield Text(f"Pareto front (less memory only for more time or other numbers): {', '.join(numbers)}", style="dim")
+
+
+def notes(plan: Plan) -> Iterator[RenderableType]:
+    for sentence in plan.way_out:
+        yield Text.assemble(("· ", "yellow"), sentence[:1].upper() + sentence[1:] + ".")
+    if plan.communication is not None:
+        yield from _communication(plan.communication)
+
+
+def _communication(found: Communication) -> Iterator[RenderableType]:
+    yield Text("")
+    yield Text.assemble(("Between the GPUs: ", "bold"), found.advice, ".")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("", "collective", "each", "a step", "how", "bound by"):
+        table.add_column(name, no_wrap=name != "", overflow="fold")
+    for each in found.exchanges:
+        table.add_row(*_row(each))
+    yield table
+    for name, seconds in found.seconds.items():
+        slower = found.step_time_factor.get(name)
+        text = f", step time {factor(slower)}" if slower else ""
+        yield Text.assemble((f"{name}: ", "bold"), f"{1e3 * seconds:.1f} ms of collectives a step{text}")
+    for each in found.exchanges:
+        yield Text.assemble((f"{each.strategy}, {each.collective} of {each.what}: ", "dim"), (each.why, "dim"))
+
+
+def _row(each: Exchange) -> tuple[str, ...]:
+    where = {"intra": "links in the node", "inter": "the network"}.get(each.bound, each.bound)
+    one, all_of_them = f"{1e6 * each.seconds:.0f} us", f"{1e3 * each.count * each.seconds:.1f} ms"
+    words = f"{each.collective} of {size(each.nbytes)}"
+    return each.strategy, words, one, f"{each.count} x = {all_of_them}", f"{each.algorithm}, {each.protocol}", where
