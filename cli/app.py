@@ -6,7 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from . import analyze, diff, doctor, explain, fix, gate, plan, replay, run
+from . import analyze, diff, doctor, explain, fit, fix, gate, plan, replay, run
 from .ending import exit_status
 from .options import SCRIPT_CONTEXT
 
@@ -63,6 +63,7 @@ app.command(epilog=run.EPILOG, context_settings=SCRIPT_CONTEXT)(run.run)
 app.command(epilog=analyze.EPILOG)(analyze.analyze)
 app.command(epilog=plan.EPILOG, context_settings=SCRIPT_CONTEXT)(plan.plan)
 app.command(epilog=fix.EPILOG, cls=fix.FixCommand)(fix.fix)
+app.command(epilog=fit.EPILOG, context_settings=SCRIPT_CONTEXT)(fit.fit)
 app.command(epilog=gate.EPILOG, context_settings=SCRIPT_CONTEXT)(gate.gate)
 app.command(epilog=diff.EPILOG)(diff.diff)
 app.command(epilog=replay.EPILOG)(replay.replay)

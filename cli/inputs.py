@@ -41,6 +41,7 @@ class Command:
     context_bytes: int | None = None
     target_torch: str | None = None  # X.Y
     apply: str | None = None
+    largest_batch: bool = False
 
     @property
     def world_size(self) -> int:

@@ -91,10 +91,13 @@ def placed_by_launcher(command: Command, torchrun: Sequence[str]) -> "Placement 
     return None if command.virtual or command.world_size > 1 or torchrun else placement()
 
 
-def new_run_dir(command: Command, wanted: Path | None = None, placed: "Placement | None" = None) -> Path:
+def new_run_dir(
+    command: Command, wanted: Path | None = None, placed: "Placement | None" = None, *, kind: str = ""
+) -> Path:
     """Makes the directory of a run. Without `wanted`: .oomdoc/SCRIPT-TIME, and .oomdoc/latest points at it.
 
-    The ranks of another launcher share one, named for its job.
+    The ranks of another launcher share one, named for its job. With a `kind` it is one for several runs,
+    .oomdoc/KIND-SCRIPT-TIME, which is not the latest.
     """
     if wanted is not None:
         _make(wanted)
@@ -107,6 +110,7 @@ def new_run_dir(command: Command, wanted: Path | None = None, placed: "Placement
         if placed.rank == 0:
             _point_latest(path)
         return path
+    name = f"{kind}-{name}" if kind else name
     stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in range(1, 1000):
         path = RUNS / (stem if number == 1 else f"{stem}-{number}")
@@ -114,7 +118,8 @@ def new_run_dir(command: Command, wanted: Path | None = None, placed: "Placement
             path.mkdir()
         except FileExistsError:
             continue
-        _point_latest(path)
+        if not kind:
+            _point_latest(path)
         return path
     raise OomdocError(f"{RUNS} is full of runs of this second; name a directory with -o")
 
@@ -192,6 +197,7 @@ def spec_of(command: Command, run_dir: Path) -> "RunSpec":
         nnodes=command.nnodes,
         rank=command.rank,
         alloc_conf=command.alloc_conf,
+        largest_batch=command.largest_batch,
         context_bytes=command.context_bytes,
         target_torch=_pair(command.target_torch),
         python=sys.executable,

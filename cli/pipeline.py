@@ -53,14 +53,14 @@ def job_of(profile: "MemoryProfile", gpu: str | None, command: "Command | None")
     ranks = len({device.rank for device in profile.devices})
     return Job(
         gpu=named if named in gpus() else None,
-        capacity_bytes=_smallest_room(profile),
+        capacity_bytes=smallest_room(profile),
         world_size=recording.world_size if recording else max(1, ranks),
         nnodes=command.nnodes if command else 1,
         batch_size=read(recording).loader_batch_size,
     )
 
 
-def _smallest_room(profile: "MemoryProfile") -> int | None:
+def smallest_room(profile: "MemoryProfile") -> int | None:
     """Of all devices, the fewest bytes that an allocator can get; None where one of them is not known."""
     rooms = [
         None if device.capacity_bytes is None else device.capacity_bytes - (device.outside_bytes or 0)

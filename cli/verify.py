@@ -77,13 +77,14 @@ def _in_place_of(arg: str, config: Path, copy: Path) -> str:
 def _tried(command: Command, folder: Path, what: str) -> "Verified":
     from ..remedies.interface import Verified
     from .launching import record
+    from .pipeline import profile_files
 
     result = record(command, folder, what=what, log=folder / LOG_FILE)
-    error = _error(result)
+    error = error_of(result)
     if not result.snapshots:
         on = "virtual" if command.virtual else "cuda"
         return Verified(on=on, peak_bytes=0, reserved_bytes=0, fits=False, error=error or "nothing was recorded")
-    allocated, reserved = _peaks(result.snapshots)
+    allocated, reserved = peaks_of(profile_files(result.snapshots))
     return Verified(
         on="virtual" if command.virtual else "cuda",
         peak_bytes=allocated,
@@ -93,7 +94,7 @@ def _tried(command: Command, folder: Path, what: str) -> "Verified":
     )
 
 
-def _error(result: "RunResult") -> str | None:
+def error_of(result: "RunResult") -> str | None:
     """Why the run says nothing about the remedy. Out of memory does say something."""
     if result.failure:
         return " ".join(result.failure.split())
@@ -102,11 +103,9 @@ def _error(result: "RunResult") -> str | None:
     return None
 
 
-def _peaks(snapshots: Sequence[Path]) -> tuple[int, int]:
+def peaks_of(profile: "MemoryProfile") -> tuple[int, int]:
     """The highest allocated and reserved bytes of any device; requested where nothing more is known."""
-    from .pipeline import profile_files
-
-    peaks = [device.peak for device in profile_files(snapshots).devices]
+    peaks = [device.peak for device in profile.devices]
     allocated = max((peak.allocated_bytes or peak.requested_bytes for peak in peaks), default=0)
     reserved = max((peak.reserved_bytes or 0 for peak in peaks), default=0)
     return allocated, max(allocated, reserved)

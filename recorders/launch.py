@@ -53,6 +53,7 @@ class RunSpec:
     nnodes: int = 1
     rank: int = 0
     alloc_conf: str | None = None
+    largest_batch: bool = False  # training also meets the largest batch that its DataLoader can yield
     python: str = sys.executable
     torchrun: tuple[str, ...] = ()  # further options for torchrun, as it takes them
     in_place: bool = False  # another launcher has made this process one rank of many

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from ..errors import OomdocError
 from . import channel
@@ -34,6 +35,9 @@ from .triggers import Due, parse
 from .uploading import say
 from .watch import Watch
 
+if TYPE_CHECKING:
+    from .largest_batch import LargestBatch
+
 _DUMP_SIGNALS = (signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ()
 MOST_PLACES = 3  # named where the script read assumed values, the latest first
 
@@ -43,8 +47,8 @@ def main(argv: list[str]) -> int:
     seat = Seat.of(spec)
     seat.take(spec.run_dir)
     try:
-        with recorder_of(spec, seat) as recorder, _apply(spec, recorder):
-            outcome = Recording(spec, recorder, seat).run()
+        with recorder_of(spec, seat) as recorder, _largest(spec) as largest, _apply(spec, recorder):
+            outcome = Recording(spec, recorder, seat, largest).run()
             seat.leave(spec, outcome)
             with contextlib.suppress(SystemExit):
                 atexit._run_exitfuncs()  # the script's own, while its GPU is still there
@@ -98,6 +102,14 @@ def recorder_of(spec: RunSpec, seat: Seat) -> AbstractContextManager[Recorder]:
     return virtual_recorder(spec, seat.rank, steps=DEFAULT_STEPS if spec.steps is None else steps)
 
 
+def _largest(spec: RunSpec) -> "AbstractContextManager[LargestBatch | None]":
+    if not spec.largest_batch:
+        return nullcontext()
+    from .largest_batch import installed
+
+    return installed()
+
+
 @contextmanager
 def _apply(spec: RunSpec, recorder: Recorder) -> Iterator[None]:
     """The remedies of an oomdoc.yaml, put in force before the script starts."""
@@ -119,8 +131,11 @@ def _apply(spec: RunSpec, recorder: Recorder) -> Iterator[None]:
 class Recording:
     """The run of a script under a recorder: what is dumped when, and how it ended."""
 
-    def __init__(self, spec: RunSpec, recorder: Recorder, seat: Seat) -> None:
+    def __init__(
+        self, spec: RunSpec, recorder: Recorder, seat: Seat, largest: "LargestBatch | None" = None
+    ) -> None:
         self.spec = spec
+        self.largest = largest
         self.recorder = recorder
         self.seat = seat
         self.error: BaseException | None = None
@@ -175,6 +190,8 @@ class Recording:
         whole = error is None or isinstance(error, StopAfterSteps)
         if not whole and not (isinstance(error, SystemExit) and exit_status_of(error) == 0):
             facts |= {"ended": type(error).__name__, "exit_status": outcome.exit_status}
+        if self.largest is not None:
+            facts["largest_batch"] = self.largest.facts()
         return facts
 
     def finish(self) -> None:
