@@ -131,9 +131,7 @@ def _apply(spec: RunSpec, recorder: Recorder) -> Iterator[None]:
 class Recording:
     """The run of a script under a recorder: what is dumped when, and how it ended."""
 
-    def __init__(
-        self, spec: RunSpec, recorder: Recorder, seat: Seat, largest: "LargestBatch | None" = None
-    ) -> None:
+    def __init__(self, spec: RunSpec, recorder: Recorder, seat: Seat, largest: "LargestBatch | None" = None) -> None:
         self.spec = spec
         self.largest = largest
         self.recorder = recorder
