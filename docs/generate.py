@@ -18,7 +18,7 @@ from oomdoc.cli.explain import pages
 
 DOCS = Path(__file__).resolve().parent
 ACCURACY = "accuracy.md"  # measured tables, made by the benchmarks
-_SECTION = re.compile(r"^(\S[^:]*)$\n(?=    \S)", re.MULTILINE)  # a title, with its text indented below it
+_SECTION = re.compile(r"^(\S[^:\n]*)$\n(?=    \S)", re.MULTILINE)  # a title, with its text indented below it
 _LABEL = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)*): ", re.MULTILINE)
 _ENTRY = re.compile(r"^([a-z][a-z0-9]*(?:-[a-z0-9]+)+): ", re.MULTILINE)
 
@@ -86,7 +86,8 @@ def markdown(docstring: str | None) -> str:
     """A page as `oomdoc explain` prints it, its sections as headings and its entries as lists."""
     text = _escaped(inspect.cleandoc(docstring or ""))
     parts = _SECTION.split(text)
-    out = [_LABEL.sub(r"\n**\1.** ", parts[0]).strip()]
+    first, _, labelled = parts[0].partition("\n\n")
+    out = [first, _LABEL.sub(r"\n**\1.** ", labelled).strip()]
     for title, body in zip(parts[1::2], parts[2::2], strict=True):
         inner = re.sub(r"^    ", "", body, flags=re.MULTILINE).strip()
         listed = _ENTRY.sub(r"\n- **`\1`**: ", inner).strip()
