@@ -13,7 +13,23 @@ async function unpack(text) {
     return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, open(each)]));
   };
   json.devices = json.devices.map(open);
+  for (const { at, blocks } of json.devices) {
+    blocks.since = Int32Array.from(blocks.birth, (event) => firstFrom(at, event));
+    blocks.until = Int32Array.from(blocks.death, (event) => firstFrom(at, event));
+  }
   return json;
+}
+
+// The first of the moments that is not before an event.
+function firstFrom(at, event) {
+  let low = 0;
+  let high = at.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (at[middle] < event) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 // From the bottom of the stack: what lives longest first.

@@ -17,7 +17,8 @@ function stackTree(data, blocks, origins, libraries) {
     const stack = each.stack < 0 ? [] : blocks.stacks[each.stack].map((frame) => data.frames[frame]);
     const shown = libraries ? stack : stack.filter(([, , , kind], index) => kind === 0 || (index === stack.length - 1 && kind === 1));
     const path = shown.map(([file, line, name]) => `${name} · ${shortFile(file)}${line ? `:${line}` : ""}`);
-    grow(root, [...(path.length ? path : ["no stack recorded"]), data.titles[each.category]], each);
+    const none = each.stack === -2 ? "stacks that are not in this page" : "no stack recorded";
+    grow(root, [...(path.length ? path : [none]), data.titles[each.category]], each);
   }
   return root;
 }

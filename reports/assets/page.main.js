@@ -128,7 +128,8 @@ function drawMap() {
   view.map = allocatorMap(byId("map"), byId("map-readout"), device, data);
   const { total, segments, pinned } = view.map;
   const pins = pinned ? ` ${counted(pinned, "segment")} with free bytes ${pinned === 1 ? "is" : "are"} pinned by live blocks (outlined).` : "";
-  byId("map-note").textContent = `${size(total)} in ${counted(segments, "segment")} ${device.failed ? "at the failure" : "at the peak"}, to scale, one after another by address.${pins} Click a segment, or move with the arrow keys.`;
+  const left = device.map.left_out ? ` ${counted(device.map.left_out, "small segment")} (${size(device.map.left_out_bytes)}) are not drawn.` : "";
+  byId("map-note").textContent = `${size(total)} in ${counted(segments, "segment")} ${device.failed ? "at the failure" : "at the peak"}, to scale, one after another by address.${pins}${left} Click a segment, or move with the arrow keys.`;
   const entries = stackedCategories(device).map((key) => legendEntry("key", partColor(key), data.titles[key]));
   entries.push(legendEntry("key", css("--part-free"), "free"));
   if (pinned) entries.push(legendEntry("key pin", null, "pinned"));

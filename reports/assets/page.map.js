@@ -87,7 +87,7 @@ function allocatorMap(canvas, readout, device, data) {
     }
     const held = [...sums].sort((a, b) => b[1] - a[1]).map(([key, bytes]) => `${size(bytes)} ${key}`);
     const parts = [
-      `segment ${segment + 1} of ${starts.length} at 0x${map.address[segment].toString(16)}`, `${size(map.bytes[segment])}, ${map.pool[segment]}`,
+      `segment ${segment + 1} of ${starts.length} at 0x${map.address[segment].toString(16)}`, `${size(map.bytes[segment])}, ${map.pools[map.pool[segment]]}`,
       held.join(", "), free ? `${size(free)} free, the largest piece ${size(largest)}` : "full", map.pinned[segment] ? "pinned" : "",
     ];
     readout.textContent = parts.filter(Boolean).join(" · ");

@@ -6,14 +6,16 @@ No string of the snapshot is ever part of a script: they are escaped text of the
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
 import jinja2
 
+from ...diagnosers.interface import DeviceProfile
 from ..model import Report
 from ..palette import COLORS
-from ..text import CATEGORY_TITLES, CONTROLS
+from ..text import CATEGORY_TITLES, CONTROLS, device_title
 from . import series, view
 from .packing import Packer
 
@@ -27,6 +29,8 @@ SCRIPTS = (
     "page.map.js",
     "page.main.js",
 )
+MOST_BLOCKS = 240_000  # one by one, of all devices drawn
+MOST_DATA_BYTES = 5_500_000  # of a page of 6 MiB
 _LIBRARIES = {"uplot": "uplot.min.js", "d3-hierarchy": "d3-hierarchy.min.js"}
 
 
@@ -44,12 +48,21 @@ def render(report: Report) -> str:
 
 
 def _data(report: Report) -> str:
-    """The charts' data; empty where there is nothing to draw."""
+    """The charts' data; empty where there is nothing to draw. Of too much, the smallest blocks are left out first."""
+    drawn = view.drawn_devices(report)
+    if not drawn:
+        return ""
+    most = MOST_BLOCKS
+    while len(text := _packed(report, drawn, most // len(drawn))) > MOST_DATA_BYTES and most > len(drawn):
+        most = min(most // 2, int(0.8 * most * MOST_DATA_BYTES / len(text)))
+    return text
+
+
+def _packed(report: Report, drawn: Sequence[DeviceProfile], most: int) -> str:
     packer, names = Packer(), series.Names()
     source, whole = report.source, len(report.diagnosis.profile.devices)
-    devices = [series.device(device, packer, names, source.world_size, whole) for device in view.drawn_devices(report)]
-    if not devices:
-        return ""
+    titles = [device_title(device, source.world_size, whole) or "this device" for device in drawn]
+    devices = [series.device(device, packer, names, title, most) for device, title in zip(drawn, titles, strict=True)]
     return packer.text({"devices": devices, **names.content(), "titles": CATEGORY_TITLES, "colors": COLORS})
 
 

@@ -13,19 +13,26 @@ from ...snapshots.model import BlockState
 from .packing import Packer
 
 FREE, OTHER = 255, 254  # kinds of a block beside the categories; OTHER = in use, but by no block that is listed
-MOST_BLOCKS = 60_000  # of more, the smallest neighbours would be less than a pixel wide: they are drawn as one
 
 
-def allocator_map(profile: DeviceProfile, event: int, packer: Packer) -> dict[str, Any] | None:
-    """Segments by address, each with its blocks; None where the snapshot has no segments."""
-    segments = heap(profile.snapshot, profile.device_snapshot, event, profile.live)
-    if not segments:
+def allocator_map(profile: DeviceProfile, event: int, packer: Packer, most: int) -> dict[str, Any] | None:
+    """Segments by address, each with its blocks; None where the snapshot has no segments.
+
+    Of more than `most` segments the smallest are left out; of more blocks, neighbours of one kind that would be less
+    than a pixel wide are drawn as one.
+    """
+    held = heap(profile.snapshot, profile.device_snapshot, event, profile.live)
+    if not held:
         return None
-    pins = {each.segment.address for each in pinned(segments)}
+    pins = {each.segment.address for each in pinned(held)}
+    segments = held
+    if len(held) > most:
+        kept = sorted(held, key=lambda each: (each.address not in pins, -each.total_bytes))[:most]
+        segments = tuple(sorted(kept, key=lambda each: each.address))
     codes = {category: code for code, category in enumerate(ORDER)}
     kinds = {block.address: codes[block.category] for block in profile.live}
     total = sum(segment.total_bytes for segment in segments)
-    thin = total / MOST_BLOCKS if sum(len(segment.blocks) for segment in segments) > MOST_BLOCKS else 0
+    thin = total / most if sum(len(segment.blocks) for segment in segments) > most else 0
     owner: list[int] = []
     size: list[int] = []
     kind: list[int] = []
@@ -39,10 +46,13 @@ def allocator_map(profile: DeviceProfile, event: int, packer: Packer) -> dict[st
                 size.append(block.size)
                 kind.append(found)
     return {
+        "left_out": len(held) - len(segments),
+        "left_out_bytes": sum(segment.total_bytes for segment in held) - total,
         "address": packer.column([segment.address for segment in segments], "f8"),
         "bytes": packer.column([segment.total_bytes for segment in segments], "f8"),
         "pinned": packer.column([segment.address in pins for segment in segments], "u1"),
-        "pool": [_pool(segment) for segment in segments],
+        "pools": (pools := list(dict.fromkeys(map(_pool, segments)))),
+        "pool": packer.column([pools.index(_pool(segment)) for segment in segments], "i4"),
         "owner": packer.column(owner, "i4"),
         "size": packer.column(size, "f8"),
         "kind": packer.column(np.array(kind, np.uint8), "u1"),

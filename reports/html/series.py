@@ -14,12 +14,13 @@ from ...diagnosers.call_sites import Lines
 from ...diagnosers.interface import DeviceProfile, Location
 from ...snapshots.model import Frame, Stacks
 from ...snapshots.timeline import live_bytes, reserved_bytes
-from ..text import CONTROLS, device_title, short_path
+from ..text import CONTROLS, short_path
 from .packing import Packer
 from .sampling import moments, seen, stacked
 from .segments import allocator_map
 
-MOST_BLOCKS = 250_000  # of one device; of more, the smallest are told as a sum
+BLOCKS_PER_STACK = 10  # of so many blocks one may have a stack of its own; usually hundreds share one
+_LEFT_OUT = -2  # the stack of an origin for which there was no more room; -1 = none recorded
 _USER, _LIBRARY, _NATIVE = 0, 1, 2
 
 
@@ -27,12 +28,11 @@ class Names:
     """Strings and places that several devices share, each once."""
 
     def __init__(self) -> None:
-        self.frames: dict[tuple[str, int, str, int], int] = {}
+        self.frames: dict[Frame, int] = {}
         self.modules: dict[str, int] = {}
 
     def frame(self, frame: Frame) -> int:
-        kind = _NATIVE if not is_python(frame) else _LIBRARY if is_library_file(frame.filename) else _USER
-        return self.frames.setdefault((short_path(frame.filename), frame.line, frame.name, kind), len(self.frames))
+        return self.frames.setdefault(frame, len(self.frames))
 
     def location(self, location: Location | None) -> int:
         return -1 if location is None else self.frame(Frame(location.file, location.line, location.function))
@@ -41,8 +41,12 @@ class Names:
         return -1 if not module else self.modules.setdefault(module, len(self.modules))
 
     def content(self) -> dict[str, Any]:
-        frames = [(_shown(file), line, _shown(name), kind) for file, line, name, kind in self.frames]
-        return {"frames": frames, "modules": [_shown(module) for module in self.modules]}
+        return {"frames": list(map(_frame, self.frames)), "modules": [_shown(module) for module in self.modules]}
+
+
+def _frame(frame: Frame) -> tuple[str, int, str, int]:
+    kind = _NATIVE if not is_python(frame) else _LIBRARY if is_library_file(frame.filename) else _USER
+    return _shown(short_path(frame.filename)), frame.line, _shown(frame.name), kind
 
 
 def _shown(text: str) -> str:
@@ -50,8 +54,8 @@ def _shown(text: str) -> str:
     return text.translate(CONTROLS).replace("\n", " ")
 
 
-def device(profile: DeviceProfile, packer: Packer, names: Names, world_size: int, devices: int) -> dict[str, Any]:
-    """One entry of `devices` in the page's data."""
+def device(profile: DeviceProfile, packer: Packer, names: Names, title: str, most_blocks: int) -> dict[str, Any]:
+    """One entry of `devices` in the page's data, with at most so many blocks one by one."""
     live, reserved = live_bytes(profile.device_snapshot), reserved_bytes(profile.device_snapshot)
     event = profile.oom.event if profile.oom else profile.peak.event
     keep = [event, profile.peak.event, int(reserved.argmax()) - 1, *(step.event for step in profile.steps)]
@@ -61,7 +65,7 @@ def device(profile: DeviceProfile, packer: Packer, names: Names, world_size: int
     drawn = stacked(at, lives.birth, lives.death, lives.requested, past.category, len(ORDER))
     step, phase, phases = _when(profile, at)
     return {
-        "title": device_title(profile, world_size, devices) or "this device",
+        "title": title,
         "capacity": profile.capacity_bytes,
         "outside": profile.outside_bytes,
         "events": len(live) - 1,
@@ -76,8 +80,8 @@ def device(profile: DeviceProfile, packer: Packer, names: Names, world_size: int
         "step": packer.column(step, "i4"),
         "phase": packer.column(phase, "u1"),
         "phases": phases,
-        "blocks": _blocks(profile, past, at, packer, names),
-        "map": allocator_map(profile, event, packer),
+        "blocks": _blocks(profile, past, at, packer, names, most_blocks),
+        "map": allocator_map(profile, event, packer, most_blocks // 4),
     }
 
 
@@ -107,16 +111,16 @@ class _Origins:
 
 
 def _blocks(
-    profile: DeviceProfile, past: History, at: NDArray[np.int64], packer: Packer, names: Names
+    profile: DeviceProfile, past: History, at: NDArray[np.int64], packer: Packer, names: Names, most: int
 ) -> dict[str, Any]:
     """The blocks that any moment drawn finds alive; of too many the smallest only as sums by moment."""
     lives = past.lives
     since, until = seen(at, lives.birth, lives.death)
     rows = np.flatnonzero(since < until)
     rest: NDArray[np.intp] = rows[:0]
-    if len(rows) > MOST_BLOCKS:
+    if len(rows) > most:
         order = rows[np.argsort(-lives.requested[rows], kind="stable")]
-        rows, rest = np.sort(order[:MOST_BLOCKS]), order[MOST_BLOCKS:]
+        rows, rest = np.sort(order[:most]), order[most:]
     origins = _origins(past, rows)
     left = stacked(
         at, np.tile(lives.birth[rest], 2), np.tile(lives.death[rest], 2),
@@ -128,17 +132,16 @@ def _blocks(
     listed: list[list[int]] = []
     table = []
     for category, exact, module, stack in origins.rows.tolist():
-        if stack >= 0 and stack not in stacks:
+        if stack >= 0 and stack not in stacks and len(listed) < most // BLOCKS_PER_STACK:
             stacks[stack] = len(listed)
             listed.append(_stack(profile.snapshot.stacks, stack, names))
         place = names.location(lines.of(stack))
         named = names.module(past.modules[module] if 0 <= module < len(past.modules) else None)
-        table.append([ORDER[category].value, exact, named, place, stacks.get(stack, -1)])
+        shown = stacks.get(stack, _LEFT_OUT) if stack >= 0 else -1
+        table.append([ORDER[category].value, exact, named, place, shown])
     return {
         "birth": packer.column(lives.birth[rows], "i4"),
         "death": packer.column(lives.death[rows], "i4"),
-        "since": packer.column(since[rows], "i4"),
-        "until": packer.column(until[rows], "i4"),
         "size": packer.column(lives.requested[rows], "f8"),
         "origin": packer.column(origins.index, "i4"),
         "origins": table,

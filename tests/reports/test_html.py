@@ -12,10 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oomdoc.diagnosers import profile
+from oomdoc.diagnosers.interface import Diagnosis
+from oomdoc.reports.build import build as build_report
 from oomdoc.reports.html import page as html
 from oomdoc.reports.html.sampling import moments, stacked
 from oomdoc.reports.model import Report
 from oomdoc.snapshots import writer
+from oomdoc.snapshots.columns import empty_trace
+from oomdoc.snapshots.model import Blocks, BlockState, DeviceSnapshot, Frame, Segments, Snapshot, Stacks
 
 from .recordings import MIB, hostile_stacks, ordinary_stacks, snapshot, training
 
@@ -277,6 +282,35 @@ def test_every_state_drawn_is_a_real_one_and_no_peak_is_lost() -> None:
     for column in generator.choice(len(at), 20, replace=False).tolist():
         alive = (birth <= at[column]) & (death > at[column])
         assert drawn[:, column].tolist() == [int(size[alive & (kind == each)].sum()) for each in range(3)]
+
+
+def test_the_page_stays_small_whatever_is_in_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Live blocks of sizes at random, each from a stack of its own: what compresses worst. The largest are kept."""
+    count, depth, room = 20_000, 20, 200_000
+    monkeypatch.setattr(html, "MOST_DATA_BYTES", room)
+    generator = np.random.default_rng(0)
+    size = generator.integers(1, 1 << 30, count)
+    address = np.arange(count, dtype=np.uint64) << np.uint64(31)
+    device = DeviceSnapshot(
+        device=0,
+        trace=empty_trace(),
+        segments=Segments(
+            address=address, total_bytes=np.full(count, 1 << 30), stream=np.zeros(count, np.uint64),
+            large=np.ones(count, np.bool_), expandable=np.zeros(count, np.bool_), pool=np.zeros(count, np.int32),
+            stack=np.full(count, -1, np.int32),
+        ),
+        blocks=Blocks(
+            address=address, size=size, requested=size, state=np.full(count, BlockState.ACTIVE_ALLOCATED, np.uint8),
+            segment=np.arange(count, dtype=np.int32), stack=np.arange(count, dtype=np.int32),
+        ),
+    )  # fmt: skip
+    frames = tuple(Frame(f"/job/{number}.py", number, f"f{number}") for number in range(1, 1000))
+    paths = generator.integers(0, len(frames), (count, depth)).tolist()
+    snapshot = Snapshot(devices=(device,), stacks=Stacks(frames=frames, stacks=tuple(map(tuple, paths))))
+    report = build_report(Diagnosis(profile=profile.build([snapshot]), findings=()), path="x.pickle")
+    found = re.search(r'id="data">([^<]*)<', html.render(report))
+    assert found is not None
+    assert room / 16 < len(found[1]) <= room
 
 
 def test_plan_gate_and_words_are_those_of_the_terminal(report: Report) -> None:
