@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..api.files import LATEST, snapshot_files
+from ..api.pipeline import diagnose_files
 from ..errors import OomdocError
 from .format import Format
-from .inputs import LATEST, snapshot_files
 from .logs import all_logs, analyze_logs
 from .output import emit
-from .pipeline import diagnose_files
 from .rank_files import chosen, localised, ranks_in
 
 if TYPE_CHECKING:

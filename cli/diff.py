@@ -56,12 +56,12 @@ def diff(
     """
     import sys
 
+    from ..api.files import snapshot_files
+    from ..api.pipeline import profile_files
     from ..diagnosers.compare import compare
     from ..gates.settings import parse_amount
     from ..reports.model import Diff
-    from .inputs import snapshot_files
     from .output import put, say, write_file
-    from .pipeline import profile_files
 
     allowed = None if fail_on_growth is None else parse_amount(fail_on_growth)
     profiles = [profile_files(snapshot_files([each])) for each in (before, after)]

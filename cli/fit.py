@@ -65,8 +65,8 @@ class Trial:
         return probe
 
     def _judge(self, value: int, result: "RunResult") -> "Probe":
+        from ..api.pipeline import profile_files
         from ..remedies.largest import Outcome, Probe
-        from .pipeline import profile_files
         from .verify import error_of, peaks_of
 
         failed = error_of(result)
@@ -216,8 +216,8 @@ def _counts(ranks: str | None, default: int) -> list[int]:
 
 
 def _room(profile: object) -> int | None:
+    from ..api.pipeline import smallest_room
     from ..diagnosers.interface import MemoryProfile
-    from .pipeline import smallest_room
 
     assert isinstance(profile, MemoryProfile)
     return smallest_room(profile)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from ..api.files import LATEST
 from ..errors import OomdocError, UnreadableInputError
-from .inputs import CONFIG_FILE, LATEST
+from .inputs import CONFIG_FILE
 from .options import JobOptions, RunDirOption, ScriptArguments, with_job_options
 
 if TYPE_CHECKING:
@@ -172,15 +173,15 @@ def _read(file: Path) -> Planned:
 
 
 def _estimated(target: str, gpu: str | None, capacity: str | None) -> Planned:
+    from ..api.files import snapshot_files
+    from ..api.pipeline import job_of, profile_files
     from ..remedies.frameworks.interface import Target
     from ..remedies.planner import plan as make
-    from .inputs import snapshot_files
     from .output import say
-    from .pipeline import job_of, profile_files
     from .plan import applicable
 
     profile = profile_files(snapshot_files([target]), gpu, capacity)
-    job = job_of(profile, gpu, None)
+    job = job_of(profile, gpu)
     chosen = applicable(make(profile, job))
     if chosen is None:
         raise OomdocError(f"no change that can be written makes {target} fit; `oomdoc plan {target}` says why")

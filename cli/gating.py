@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..api.files import snapshot_files
 from ..errors import OomdocError, UnreadableInputError
 from .format import Format
-from .inputs import Command, snapshot_files, write_command
+from .inputs import Command, write_command
 from .options import JobOptions
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _alone(
 
 def folder_of(name: str) -> Path:
     """Where a job of the gate is recorded: the same place each time."""
-    from .inputs import RUNS
+    from ..api.files import RUNS
 
     return RUNS / "gate" / (re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80] or "job")
 
@@ -195,12 +196,12 @@ def _recorded(result: "RunResult", log: Path | None) -> "Sequence[Path] | Oomdoc
 def _judge(
     job: "JobSettings", files: "Sequence[Path]", before: "Measured | None", baseline: Path, *, update: bool
 ) -> tuple["Report", "Measured"]:
+    from ..api.pipeline import diagnose_files
     from ..diagnosers.source import stable_path
     from ..gates.judge import judge
     from ..gates.measure import measure, worst
     from ..reports.build import build
     from .changes import since
-    from .pipeline import diagnose_files
 
     card = (None, None) if job.script else (job.gpu, job.capacity)
     diagnosis = diagnose_files(list(files), *card)
@@ -219,13 +220,12 @@ def _judge(
 
 def _remedy(gate: "Gate", profile: "MemoryProfile", device: "DeviceProfile") -> "Candidate | None":
     """The cheapest change that is predicted to bring the peak below every limit."""
-    from ..remedies.planner import plan
-    from .pipeline import job_of
-    from .plan import best
+    from ..api.pipeline import job_of
+    from ..remedies.planner import best, plan
 
     if {check.name for check in gate.checks if not check.passed} == {"baseline"}:
         return None
-    job = job_of(profile, None, None)
+    job = job_of(profile)
     limits = [each for each in (gate.limit_bytes, job.capacity_bytes) if each is not None]
     return best(plan(device, replace(job, capacity_bytes=min(limits, default=None))))
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..api.files import LATEST, RUNS
 from ..errors import OomdocError
 from ..recorders.nvml import has_cuda
 from .following import followers
-from .inputs import LATEST, RUNS, Command, check_script, write_command
+from .inputs import Command, check_script, write_command
 from .output import muted, say
 
 if TYPE_CHECKING:

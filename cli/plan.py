@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..api.files import LATEST
 from .format import Format
-from .inputs import CONFIG_FILE, LATEST
+from .inputs import CONFIG_FILE
 from .options import FormatOption, JobOptions, OutputOption, RunDirOption, ScriptArguments, with_job_options
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def plan(
         card = _placed(job, topology).gpu if topology is not None else job.gpu
         report = _of_recording(target, (card, job.capacity), verify, form, output, limits)
     emit(report, form, output)
+    from ..remedies.planner import best
+
     if report.verdict.out_of_memory and not (report.plan and best(report.plan)):
         raise typer.Exit(1)
 
@@ -124,16 +127,10 @@ def _placed(job: JobOptions, topology: str | None) -> JobOptions:
     return replace(job, gpu=wanted.gpu, nproc_per_node=wanted.world_size // wanted.nnodes, nnodes=wanted.nnodes)
 
 
-def best(plan: "Plan") -> "Candidate | None":
-    """The first candidate that was seen to fit, else the first that should."""
-    seen = [each for each in plan.candidates if each.verified is not None and each.verified.fits]
-    should = [each for each in plan.candidates if each.fits and each.verified is None]
-    return next(iter([*seen, *should]), None)
-
-
 def applicable(plan: "Plan") -> "Candidate | None":
     """The best candidate that `run --apply` can put in force; some changes have to be made by hand."""
     from ..remedies.config_file import OPTIONS
+    from ..remedies.planner import best
 
     able = [each for each in plan.candidates if all(setting.name in OPTIONS for setting in each.estimate.settings)]
     return best(replace(plan, candidates=tuple(able)))
@@ -162,7 +159,8 @@ def _of_recording(
     output: Path | None,
     limits: "Constraints",
 ) -> "Report":
-    from .inputs import read_command, snapshot_files
+    from ..api.files import snapshot_files
+    from .inputs import read_command
     from .output import script_output
 
     files = snapshot_files([target])
@@ -181,15 +179,15 @@ def _planned(
     card: tuple[str | None, str | None] = (None, None),
     limits: "Constraints | None" = None,
 ) -> "Report":
+    from ..api.pipeline import diagnose_files, job_of
     from ..remedies.interface import Constraints
     from ..remedies.planner import plan as make
     from ..reports.build import build
     from .output import render, write_file
-    from .pipeline import diagnose_files, job_of
     from .verify import verifier, whole_profile, write_candidate
 
     diagnosis = diagnose_files(files, *card)
-    job = job_of(diagnosis.profile, card[0], command)
+    job = job_of(diagnosis.profile, card[0], command.nnodes if command else 1)
     whole, check = None, None
     if verify and directory is not None and command is not None and can_run(command):
         failed = any(device.oom is not None for device in diagnosis.profile.devices)
@@ -211,6 +209,8 @@ def can_run(command: "Command") -> bool:
 
 
 def _next(where: str, directory: Path | None, made: "Plan", command: "Command | None") -> tuple[str, ...]:
+    from ..remedies.planner import best
+
     first, chosen = best(made), applicable(made)
     commands = []
     if first is not None:

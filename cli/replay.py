@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..api.files import snapshot_files
 from .format import Format
-from .inputs import snapshot_files
 from .options import AllocConfOption, CapacityOption, FormatOption, GpuOption, OutputOption
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ def replay(
     that would not have fitted.
     """
     from ..allocator.config import parse
+    from ..api.pipeline import diagnose_files
     from ..reports.build import build
     from .output import emit
-    from .pipeline import diagnose_files
 
     asked = any(each is not None for each in (alloc_conf, capacity, gpu))
     config = None if alloc_conf is None else parse(alloc_conf)

@@ -98,8 +98,8 @@ def _report(directory: Path, result: "RunResult", form: Format, output: Path | N
     if not result.snapshots:
         say(f"nothing was recorded: the script ended with status {own_status(result.exit_status)}")
         return
+    from ..api.pipeline import diagnose_files
     from ..reports.build import build
-    from .pipeline import diagnose_files
     from .rank_files import chosen, ranks_in
 
     ranks = ranks_in(directory)

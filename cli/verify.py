@@ -18,8 +18,8 @@ UNLIMITED_BYTES = 1 << 44  # 16 TiB: no job reaches it, and the virtual driver's
 
 def whole_profile(command: Command, directory: Path) -> "MemoryProfile | None":
     """The same run on a card that never fills: what comes after the failure. None where it could not be recorded."""
+    from ..api.pipeline import profile_files
     from .launching import record
-    from .pipeline import profile_files
 
     folder = directory / "unlimited"
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,9 +75,9 @@ def _in_place_of(arg: str, config: Path, copy: Path) -> str:
 
 
 def _tried(command: Command, folder: Path, what: str) -> "Verified":
+    from ..api.pipeline import profile_files
     from ..remedies.interface import Verified
     from .launching import record
-    from .pipeline import profile_files
 
     result = record(command, folder, what=what, log=folder / LOG_FILE)
     error = error_of(result)

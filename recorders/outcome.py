@@ -79,6 +79,15 @@ def outcome_of(error: BaseException | None, steps: int, *, oom_at_end: bool) -> 
     return Outcome(exit_status=status, steps=steps)
 
 
+def ending_facts(outcome: Outcome, error: BaseException | None) -> dict[str, object]:
+    """For the recording: whether it failed with an out-of-memory; what cut it short, where an error of its own did."""
+    facts: dict[str, object] = {"out_of_memory": outcome.out_of_memory}
+    whole = error is None or isinstance(error, StopAfterSteps)
+    if not whole and not (isinstance(error, SystemExit) and exit_status_of(error) == 0):
+        facts |= {"ended": type(error).__name__, "exit_status": outcome.exit_status}
+    return facts
+
+
 def exit_status_of(error: SystemExit) -> int:
     """What Python makes of sys.exit(x)."""
     if error.code is None:

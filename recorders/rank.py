@@ -24,7 +24,7 @@ from . import channel
 from .dumping import Dumper
 from .hooks import StopAfterSteps
 from .launch import DEFAULT_STEPS, RunSpec
-from .outcome import FAULT, Failure, Outcome, Terminated, exit_status_of, outcome_of
+from .outcome import FAULT, Failure, Outcome, Terminated, ending_facts, exit_status_of, outcome_of
 from .progress import Progress
 from .recorder import Recorder
 from .script import execute, user_traceback
@@ -182,12 +182,7 @@ class Recording:
         """
         if not self.over:
             return {}
-        outcome = self.outcome()
-        facts: dict[str, object] = {"out_of_memory": outcome.out_of_memory}
-        error = self.error
-        whole = error is None or isinstance(error, StopAfterSteps)
-        if not whole and not (isinstance(error, SystemExit) and exit_status_of(error) == 0):
-            facts |= {"ended": type(error).__name__, "exit_status": outcome.exit_status}
+        facts = ending_facts(self.outcome(), self.error)
         if self.largest is not None:
             facts["largest_batch"] = self.largest.facts()
         return facts

@@ -74,6 +74,13 @@ def _known(names: Sequence[str]) -> None:
             raise OomdocError(f"no remedy is called {name!r}; {hint}")
 
 
+def best(made: Plan) -> Candidate | None:
+    """The first candidate that was seen to fit, else the first that should."""
+    seen = [each for each in made.candidates if each.verified is not None and each.verified.fits]
+    should = [each for each in made.candidates if each.fits and each.verified is None]
+    return next(iter([*seen, *should]), None)
+
+
 def estimate(name: str, profile: DeviceProfile, job: Job) -> tuple[Estimate, ...] | NotApplicable:
     """What one remedy would bring by itself, for each of its settings."""
     case = case_of(profile, job)

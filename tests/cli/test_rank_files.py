@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from oomdoc.cli.inputs import ranks_of
+from oomdoc.api.files import ranks_of
 
 
 def snapshot(size: int) -> bytes:

@@ -5,19 +5,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .inputs import load, ranks_of
+from .files import load, ranks_of
 
 if TYPE_CHECKING:
     from ..diagnosers.interface import DeviceProfile, Diagnosis, MemoryProfile
     from ..remedies.interface import Job
-    from .inputs import Command
+    from ..snapshots.model import Snapshot
 
 
 def profile_files(files: Sequence[Path], gpu: str | None = None, capacity: str | None = None) -> "MemoryProfile":
     """One profile for the job: a file per rank. `gpu` and `capacity` judge it against another card."""
+    return profile_snapshots(load(files), ranks_of(files), gpu, capacity)
+
+
+def profile_snapshots(
+    snapshots: "Sequence[Snapshot]", ranks: Sequence[int] | None, gpu: str | None = None, capacity: str | None = None
+) -> "MemoryProfile":
+    """The same of snapshots that are read; their own recordings tell the ranks, else `ranks`, else the order."""
     from ..diagnosers.profile import build
 
-    profile = build(load(files), ranks_of(files))
+    profile = build(snapshots, ranks)
     if gpu is None and capacity is None:
         return profile
     return replace(profile, devices=tuple(_on_card(device, gpu, capacity) for device in profile.devices))
@@ -42,7 +49,7 @@ def diagnose_files(files: Sequence[Path], gpu: str | None = None, capacity: str 
     return diagnose(profile_files(files, gpu, capacity))
 
 
-def job_of(profile: "MemoryProfile", gpu: str | None, command: "Command | None") -> "Job":
+def job_of(profile: "MemoryProfile", gpu: str | None = None, nnodes: int = 1) -> "Job":
     """The job as the planner takes it: its card, what the allocator can get there, and how many ranks there are."""
     from ..configs.loader import gpus
     from ..remedies.interface import Job
@@ -55,7 +62,7 @@ def job_of(profile: "MemoryProfile", gpu: str | None, command: "Command | None")
         gpu=named if named in gpus() else None,
         capacity_bytes=smallest_room(profile),
         world_size=recording.world_size if recording else max(1, ranks),
-        nnodes=command.nnodes if command else 1,
+        nnodes=nnodes,
         batch_size=read(recording).loader_batch_size,
     )
 
