@@ -22,7 +22,11 @@ What the remedies change
 
 from collections.abc import Mapping
 
-from .interface import Case, Category, Claim, LiveBlock, Severity
+import numpy as np
+
+from .attribution.facts import gather
+from .attribution.phases import BACKWARD
+from .interface import Case, Category, Claim, DeviceProfile, LiveBlock, Severity
 from .judging import bytes_of, claim, share
 from .survivors import complete_steps, step_of
 from .text import count, moment, percent, size
@@ -38,8 +42,11 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     if (profile.oom or profile.peak).phase not in ("forward", "backward", "other", None):
         return None
     current = complete_steps(profile)
+    own = _of_their_backward(profile)
     blocks: dict[int, LiveBlock] = {}
     for index, block in case.live(Category.ACTIVATION).items():
+        if (block.address, block.birth) in own:
+            continue
         older = block.birth < 0 and block.death < len(profile.device_snapshot.trace)
         previous = block.birth >= 0 and current > 0 and step_of(profile, block.birth) == current - 1
         if older or previous:
@@ -54,3 +61,10 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     evidence = [f"{count(len(blocks), 'block')}, dropped only after the next forward had begun"]
     fits = Severity.WARNING if part >= thresholds["warn_share"] else Severity.NOTE
     return claim(case, blocks, title, thresholds, evidence, at_least=fits)
+
+
+def _of_their_backward(profile: DeviceProfile) -> set[tuple[int, int]]:
+    """Address and birth of what the first backward in its life drops, as it should: steps may begin anywhere."""
+    facts = gather(profile.snapshot, profile.device_snapshot)
+    rows = np.flatnonzero((facts.rounds <= 1) & (facts.death_phase == BACKWARD) & ~facts.never_freed)
+    return set(zip(facts.lives.address[rows].tolist(), facts.lives.birth[rows].tolist(), strict=True))

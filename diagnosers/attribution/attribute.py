@@ -9,7 +9,8 @@ from ...snapshots.timeline import live_at
 from ..interface import Category, Confidence
 from .facts import Facts, gather
 from .infer import UNKNOWN, infer
-from .rules import Verdict
+from .rules import Verdict, kv_cache
+from .signs import Sign
 
 RECORDED = "recorded"
 
@@ -38,6 +39,10 @@ def attribute(snapshot: Snapshot, device: DeviceSnapshot, event: int, facts: Fac
     exact: dict[int, tuple[Category, str | None]] = {}
     if recording is not None and recorded is not None:
         exact = {row: found for row in live if (found := _recorded(facts, row, recording, recorded)) is not None}
+        # what was born in a forward is recorded as an activation: a cache's frames say more
+        born = (row for row, (category, _) in exact.items() if category is Category.ACTIVATION)
+        cached = {row for row in born if _keeps_keys(facts, row)}
+        exact = {row: found for row, found in exact.items() if row not in cached}
     missing = [row for row in live if row not in exact]
     inferred = infer(facts, missing) if missing else {}
     return [
@@ -73,6 +78,10 @@ def _recorded(
     except ValueError:
         return None
     return (category, module) if category is not Category.UNKNOWN else None
+
+
+def _keeps_keys(facts: Facts, row: int) -> bool:
+    return bool(facts.signs[row] & Sign.KV_CACHE) and kv_cache(facts.of(row)) is not None
 
 
 def _inferred(row: int, verdict: Verdict) -> Attributed:

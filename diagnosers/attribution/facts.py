@@ -6,10 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...snapshots.model import DeviceSnapshot, Snapshot
+from ...snapshots.model import Action, DeviceSnapshot, Snapshot, Stacks, Trace
 from ...snapshots.timeline import Lifetimes, lifetimes
 from .phases import BACKWARD, FORWARD, OPTIMIZER, OTHER, Phases, Window, find_phases, run_starts, windows
-from .stacks import StackSigns, innermost_lines, read_stacks
+from .shape import phases_by_shape
+from .stacks import StackSigns, innermost_lines, optimizer_names, places, read_stacks, step_callers
 
 STEP_ANNOTATION = "Optimizer.step#"
 
@@ -26,12 +27,15 @@ class BlockFacts(NamedTuple):
     never_freed: bool
     outlives_run: bool  # lives beyond the forward, backward or step it was born in
     run_cut: bool  # the recording ends inside that run
+    dies_in_its_backward: bool  # of which that run may be a part
     spans_a_phase: bool  # a whole forward, backward or step lies inside its life
     meets_backward: bool  # alive when the next backward starts
     after_forward: bool  # the phase before its birth was a forward
     feeds_forward: bool  # made before a forward by a line that does so in every round, gone before the next but one
     before_backward: bool  # the phase after its birth is a backward, or the recording ends before any
     framed: bool  # has a stack at all
+    freed_where_born: bool  # the operator that made it dropped it
+    rounds: int  # backwards (else steps, else further forwards of one line) that begin in its life
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,7 @@ class Facts:
     """Columns of shape (allocations,), one row per allocation of the device."""
 
     lives: Lifetimes
+    trace: Trace
     phases: Phases
     steps: tuple[Window, ...]  # Optimizer.step annotations
     events: int
@@ -51,14 +56,22 @@ class Facts:
     never_freed: NDArray[np.bool_]
     outlives_run: NDArray[np.bool_]
     run_cut: NDArray[np.bool_]
+    dies_in_its_backward: NDArray[np.bool_]
     run: NDArray[np.int64]  # first event of the run of its birth, -1 for older ones
     spans_a_phase: NDArray[np.bool_]
     meets_backward: NDArray[np.bool_]
     after_forward: NDArray[np.bool_]
     feeds_forward: NDArray[np.bool_]
     before_backward: NDArray[np.bool_]
+    rounds: NDArray[np.int64]
+    backwards: NDArray[np.int64]  # by event: the number of the backward that it would belong to
+    optimizers: frozenset[str]  # names of optimizers and their files, in lower case
     stack_signs: StackSigns
     lines: NDArray[np.int64]  # by stack: the innermost Python line, as a number; -1 = none
+    callers: NDArray[
+        np.int64
+    ]  # by stack: the line that called step or zero_grad, as a number; -1 = none, also at index -1
+    places: NDArray[np.int64]  # by stack: all of its Python lines, as a number; -1 = none, also at index -1
 
     def of(self, row: int) -> BlockFacts:
         return BlockFacts(
@@ -71,12 +84,15 @@ class Facts:
             bool(self.never_freed[row]),
             bool(self.outlives_run[row]),
             bool(self.run_cut[row]),
+            bool(self.dies_in_its_backward[row]),
             bool(self.spans_a_phase[row]),
             bool(self.meets_backward[row]),
             bool(self.after_forward[row]),
             bool(self.feeds_forward[row]),
             bool(self.before_backward[row]),
             int(self.lives.alloc_stack[row]) >= 0,
+            int(self.places[self.lives.alloc_stack[row]]) == int(self.places[self.lives.free_stack[row]]) >= 0,
+            int(self.rounds[row]),
         )
 
 
@@ -94,19 +110,25 @@ def _gather(snapshot: Snapshot, device: DeviceSnapshot) -> Facts:
     trace = device.trace
     signs = read_stacks(snapshot.stacks)
     steps = windows(snapshot.annotations, trace.time_us, STEP_ANNOTATION)
-    phases = find_phases(trace, signs, steps)
     lives = lifetimes(device)
-    return _columns(lives, phases, signs, steps, len(trace), innermost_lines(snapshot.stacks))
+    phases = find_phases(trace, signs, steps) if (trace.stack >= 0).any() else phases_by_shape(trace, lives, steps)
+    optimizers = optimizer_names(snapshot.stacks) | {
+        step.name.removeprefix(STEP_ANNOTATION).split(".")[0].lower() for step in steps
+    }
+    return _columns(lives, trace, phases, signs, steps, frozenset(optimizers), snapshot.stacks)
 
 
 def _columns(
     lives: Lifetimes,
+    trace: Trace,
     phases: Phases,
     signs: StackSigns,
     steps: tuple[Window, ...],
-    events: int,
-    lines: NDArray[np.int64],
+    optimizers: frozenset[str],
+    stacks: Stacks,
 ) -> Facts:
+    events = len(trace)
+    backwards = _backwards(trace, phases)
     birth, death = lives.birth, lives.death
     older = birth < 0
     never = death >= events
@@ -129,6 +151,7 @@ def _columns(
         spans[known] = death[known] > ends[np.minimum(next_run, len(starts) - 1)][known]
     return Facts(
         lives=lives,
+        trace=trace,
         phases=phases,
         steps=steps,
         events=events,
@@ -141,14 +164,20 @@ def _columns(
         never_freed=never,
         outlives_run=~older & (np.where(never, events, lives.free_requested) > end_of_run),
         run_cut=cut,
+        dies_in_its_backward=_dies_in_its_backward(lives, backwards, birth_phase, phase[free_event]),
         run=run,
         spans_a_phase=spans,
         meets_backward=_meets(phases, birth, death, BACKWARD),
         after_forward=_preceded_by(phases, birth, FORWARD),
         feeds_forward=_feeds_forward(phases, lives, birth_phase),
         before_backward=_followed_by(phases, birth, BACKWARD),
+        rounds=_rounds(trace, phases, backwards, birth, death),
+        backwards=backwards,
+        optimizers=optimizers,
         stack_signs=signs,
-        lines=lines,
+        lines=innermost_lines(stacks),
+        callers=step_callers(stacks),
+        places=places(stacks),
     )
 
 
@@ -214,6 +243,38 @@ def _feeds_forward(phases: Phases, lives: Lifetimes, birth_phase: NDArray[np.int
     return result
 
 
+def _backwards(trace: Trace, phases: Phases) -> NDArray[np.int64]:
+    """One backward is all of its runs up to the next forward: a step or a hook within it splits it."""
+    forward = (trace.action == Action.ALLOC) & np.isin(phases.phase, (FORWARD, OTHER))
+    return np.cumsum(forward)
+
+
+def _dies_in_its_backward(
+    lives: Lifetimes, backwards: NDArray[np.int64], birth_phase: NDArray[np.int8], death_phase: NDArray[np.int8]
+) -> NDArray[np.bool_]:
+    mine: NDArray[np.bool_] = (birth_phase == BACKWARD) & (death_phase == BACKWARD)
+    mine &= lives.free_requested < len(backwards)
+    rows = np.flatnonzero(mine)
+    mine[rows] = backwards[lives.birth[rows]] == backwards[lives.free_requested[rows]]
+    return mine
+
+
+def _rounds(
+    trace: Trace, phases: Phases, backwards: NDArray[np.int64], birth: NDArray[np.int64], death: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """How many iterations begin their backward in a block's life; without any, their step, or a further forward."""
+    mine = np.flatnonzero(phases.phase == BACKWARD)
+    starts = mine[np.diff(backwards[mine], prepend=-1) > 0] if len(mine) else run_starts(phases, OPTIMIZER)
+    if not len(starts):
+        starts = run_starts(phases, FORWARD)
+        stacks = trace.stack[starts]
+        starts = starts[stacks == np.bincount(stacks + 1).argmax() - 1][1:] if len(starts) else starts
+    result: NDArray[np.int64] = np.searchsorted(starts, death, side="left") - np.searchsorted(
+        starts, birth, side="right"
+    )
+    return result
+
+
 def _last_work(phases: Phases, events: int) -> int:
     working = np.flatnonzero(phases.phase != OTHER)
     return int(working[-1]) if len(working) else events
@@ -225,8 +286,17 @@ def _ends_inside(phases: Phases, events: int) -> bool:
 
 
 def older_in_flight(facts: Facts, first_events: int = 10) -> NDArray[np.bool_]:
-    """Temporaries of a step or backward that the recording cut into: freed within its first events."""
+    """Temporaries of a step or backward that the recording cut into: freed within its first events.
+
+    A step frees them until its end (foreach keeps a list of them), and leaves nothing of their size in their place, as
+    it does for the moments of hand-written optimizers.
+    """
     if not facts.events or facts.phases.at(0) not in (OPTIMIZER, BACKWARD):
         return np.zeros(len(facts.older), bool)
     result: NDArray[np.bool_] = facts.older & (facts.lives.free_requested < first_events)
+    if facts.phases.at(0) == OPTIMIZER:
+        end = int(facts.phases.run_end[0])
+        replaced = facts.requested[(facts.run == facts.phases.run_start[0]) & facts.outlives_run]
+        freed = facts.older & (facts.lives.free_requested <= end) & (facts.death_phase == OPTIMIZER)
+        result |= freed & ~np.isin(facts.requested, replaced)
     return result

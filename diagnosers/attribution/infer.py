@@ -4,12 +4,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ...snapshots.model import Action
 from ..interface import Category
 from .facts import Facts
-from .multisets import Sizes
+from .gradients import gradient_sizes
+from .multisets import Sizes, copies_of
 from .older import judge_older
-from .phases import BACKWARD, FORWARD, OPTIMIZER
+from .phases import BACKWARD, FORWARD, OPTIMIZER, OTHER
 from .replacement import replaced_parameters
 from .rules import RECORDED, Verdict, judge, parameter
 from .signs import Sign
@@ -40,24 +43,12 @@ def infer(facts: Facts, live: Sequence[int]) -> dict[int, Verdict]:
     _finish_cut_runs(facts, verdicts, unit)
     _limit_state(facts, verdicts, Counter(unit) | built_sizes | Counter(older.unit))  # several models: the most of each
     _weight_casts(facts, verdicts, built_sizes or unit)
+    _made_before_training(facts, verdicts, unit)
     return verdicts
 
 
 def _rows_of(verdicts: Mapping[int, Verdict], category: Category) -> set[int]:
     return {row for row, verdict in verdicts.items() if verdict.category is category}
-
-
-def gradient_sizes(facts: Facts) -> Mapping[int, int]:
-    """Sizes of what one backward made and left behind: the parameters' multiset. The run with most bytes counts."""
-    survivors = (facts.birth_phase == BACKWARD) & facts.outlives_run & ~facts.run_cut
-    survivors &= (facts.signs & (Sign.CUBLAS | Sign.COLLECTIVE | Sign.RECOMPUTE | Sign.TUNING)) == 0
-    rows = np.flatnonzero(survivors)
-    if not len(rows):
-        return {}
-    _, index = np.unique(facts.run[rows], return_inverse=True)
-    by_run = np.bincount(index, weights=facts.requested[rows])
-    best = rows[index == int(np.argmax(by_run))]
-    return Counter(facts.requested[best].tolist())
 
 
 def _built_parameters(facts: Facts) -> set[int]:
@@ -107,32 +98,78 @@ def _limit_state(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> Non
             verdicts[row] = Verdict(Category.TEMPORARY, 0.6, "more than two per parameter of its size")
 
 
+def _made_before_training(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> None:
+    """Long-lived blocks of no phase that together have the sizes of the parameters, or twice these (fp32 masters).
+
+    Where nothing has a stack they are the parameters; else those that no other evidence has found.
+    """
+    rows = [row for row, v in verdicts.items() if v is UNKNOWN and not facts.older[row] and _stays(facts, row)]
+    sizes = Counter(facts.requested[rows].tolist()) if rows else Counter[int]()
+    if not facts.phases.told_by_stacks and not unit:
+        for row in rows:
+            verdicts[row] = Verdict(Category.PARAMETER, 0.4, "made before the first forward, never freed")
+        return
+    found = Counter(int(facts.requested[r]) for r, v in verdicts.items() if v.category is Category.PARAMETER)
+    for factor, reason in (
+        (1, "together the sizes of the gradients"),
+        (2, "together twice the sizes of the gradients"),
+    ):
+        missing = {factor * size: count - found[factor * size] for size, count in unit.items()}
+        missing = {size: count for size, count in missing.items() if count > 0}
+        if copies_of(missing, sizes) < 1:
+            continue
+        for row in sorted(rows, key=lambda r: int(facts.lives.birth[r])):
+            size = int(facts.requested[row])
+            if missing.get(size, 0) > 0 and verdicts[row] is UNKNOWN:
+                missing[size] -= 1
+                verdicts[row] = Verdict(Category.PARAMETER, 0.6, reason)
+
+
+def _stays(facts: Facts, row: int) -> bool:
+    return int(facts.birth_phase[row]) == OTHER and bool(facts.never_freed[row] or facts.spans_a_phase[row])
+
+
 def _weight_casts(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> None:
     """Autocast keeps a half-size copy of each weight until it ends: at most one per weight and forward."""
     left: dict[tuple[int, int], int] = {}
     native = facts.phases.native_stacks
-    if not native and not _most_weights_are_cast(facts, unit):
+    halves = {size // 2 for size in unit if size > MIN_CAST_WEIGHT_BYTES and size % 2 == 0}
+    mine = np.flatnonzero((facts.birth_phase == FORWARD) & ~facts.older & np.isin(facts.requested, list(halves)))
+    cast = (facts.signs[mine] & Sign.CAST) != 0 if native else _operand(facts, mine)
+    casts = set(mine[cast].tolist())
+    if not casts or (not native and not _most_weights_are_cast(facts, mine[cast], unit)):
         return
-    rows = [r for r, v in verdicts.items() if v.category is Category.ACTIVATION and not facts.older[r]]
-    for row in sorted(rows, key=lambda r: int(facts.lives.birth[r])):
+    for row in sorted(casts & verdicts.keys(), key=lambda r: int(facts.lives.birth[r])):
+        if verdicts[row].category is not Category.ACTIVATION:
+            continue
+        if not (facts.outlives_run[row] or facts.free_signs[row] & Sign.AUTOCAST_EXIT):
+            continue
         size = int(facts.requested[row])
-        weights = unit.get(2 * size, 0)
-        if not weights or 2 * size <= MIN_CAST_WEIGHT_BYTES or facts.birth_phase[row] != FORWARD:
-            continue
-        cast = bool(facts.signs[row] & Sign.CAST)
-        if (native and not cast) or not (facts.outlives_run[row] or facts.free_signs[row] & Sign.AUTOCAST_EXIT):
-            continue
         key = (size, int(facts.run[row]))
-        if left.setdefault(key, weights) > 0:
+        if left.setdefault(key, unit[2 * size]) > 0:
             left[key] -= 1
-            share, reason = (0.95, "cast of a weight") if cast else (0.7, "half the size of a weight, kept to the end")
+            share, reason = (
+                (0.95, "cast of a weight") if native else (0.7, "half the size of a weight, kept to the end")
+            )
             verdicts[row] = Verdict(Category.AUTOCAST_CACHE, share, reason)
 
 
-def _most_weights_are_cast(facts: Facts, unit: Sizes) -> bool:
-    """Without C++ frames: in some forward, half-size blocks as many as the weights, for half of the weight sizes."""
+def _operand(facts: Facts, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Whether the same call allocates once more: the cast of an operand comes before the result."""
+    allocs = np.flatnonzero(facts.trace.action == Action.ALLOC)
+    following = np.searchsorted(allocs, facts.lives.birth[rows], side="right")
+    if not len(rows):
+        return np.zeros(0, np.bool_)
+    place = facts.places[facts.trace.stack[np.append(allocs, allocs[-1])[following]]]
+    mine = facts.places[facts.lives.alloc_stack[rows]]
+    result: NDArray[np.bool_] = (place == mine) & (mine >= 0) & (following < len(allocs))
+    return result
+
+
+def _most_weights_are_cast(facts: Facts, casts: NDArray[np.intp], unit: Sizes) -> bool:
+    """Without C++ frames: in some forward, half-size operands as many as the weights, for half of the weight sizes."""
     large = {size: count for size, count in unit.items() if size > MIN_CAST_WEIGHT_BYTES and size % 2 == 0}
-    mine = np.flatnonzero((facts.birth_phase == FORWARD) & ~facts.older & facts.outlives_run)
+    mine = casts[facts.outlives_run[casts]]
     per_run = Counter(zip(facts.run[mine].tolist(), facts.requested[mine].tolist(), strict=True))
     agreeing: Counter[int] = Counter()
     for (run, half), count in per_run.items():

@@ -1,7 +1,7 @@
 """Sizes of blocks without frames. Gradients and optimizer moments repeat the multiset of parameter sizes exactly."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..interface import Category
@@ -14,6 +14,7 @@ Sizes = Mapping[int, int]  # requested bytes -> number of blocks
 AGREEING_BYTES = 0.985
 AGREEING_CLASSES = 3
 CONTRADICTING_BLOCKS = 5
+WHOLE = 0.1  # blocks of the same size that are no parameters: one in ten
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,20 @@ def bytes_of(sizes: Sizes) -> int:
 
 
 def copies_of(unit: Sizes, blocks: Sizes) -> int:
-    """How many times `blocks` hold `unit`: the rounded ratio that most bytes of `unit` agree on; 0 = none."""
+    """How many times `blocks` hold `unit`: the ratio that most bytes of `unit` agree on; 0 = none.
+
+    Sizes that other things have too, and so come to no whole number, only count where no size does.
+    """
     votes: Counter[int] = Counter()
+    rounded: Counter[int] = Counter()
     for size, count in unit.items():
-        votes[round(blocks.get(size, 0) / count)] += size * count
-    if not votes:
+        ratio = blocks.get(size, 0) / count
+        rounded[round(ratio)] += size * count
+        if abs(ratio - round(ratio)) <= WHOLE:
+            votes[round(ratio)] += size * count
+    if bytes_of(unit) == 0:
         return 0
+    votes = votes or rounded
     return max(votes, key=lambda ratio: (votes[ratio], -ratio))
 
 
@@ -51,34 +60,57 @@ def common_factor(blocks: Sizes, candidates: Sequence[int] = (4, 3, 2)) -> int:
     return 1
 
 
-def name_copies(copies: int, *, gradients_there: bool | None, step_seen: bool) -> Copies:
-    """Which copy is what. `gradients_there` = gradients existed before the recording (None = cannot tell)."""
+# How many tensors of a parameter's size an optimizer keeps for it, by its name or its file's: torch/optim, and the
+# papers of those outside it. Where several are at work the most of them counts.
+MOMENTS = {
+    **dict.fromkeys(("adam", "adamw", "fusedadam", "fused_adam", "nadam", "radam", "adamax", "lamb", "fusedlamb"), 2),
+    **dict.fromkeys(("sgd", "rmsprop", "adagrad", "lion", "muon", "asgd"), 1),
+    **dict.fromkeys(("adafactor",), 0),
+}
+
+
+def most_moments(optimizers: Iterable[str]) -> int | None:
+    """None where no optimizer is known by name."""
+    return max((MOMENTS[name] for name in optimizers if name in MOMENTS), default=None)
+
+
+def name_copies(copies: int, *, gradients_there: bool | None, step_seen: bool, moments: int | None = None) -> Copies:
+    """Which copy is what.
+
+    `gradients_there` = gradients existed before the recording (None = cannot tell); `moments` = how many the optimizer
+    may keep (None = not known, then two). What no optimizer keeps is another model of the same shapes: an average, a
+    reference.
+    """
     parameter, gradient, state = Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE
     if copies <= 0:
         return Copies((), 0.0)
     if copies == 1:
         return Copies(((parameter, 1),), 0.85)
-    if copies == 2:
-        if gradients_there is None and not step_seen:
-            return Copies(((parameter, 1), (Category.UNKNOWN, 1)), 0.6)
-        return Copies(((parameter, 1), (gradient if gradients_there else state, 1)), 0.6)
-    if copies == 3:
-        if gradients_there:
-            return Copies(((parameter, 1), (gradient, 1), (state, 1)), 0.6)
-        return Copies(((parameter, 1), (state, 2)), 0.85)
-    if gradients_there is False:
-        return Copies(((parameter, 1), (state, 2), (Category.UNKNOWN, copies - 3)), 0.85)
-    return Copies(((parameter, 1), (state, 2), (gradient, 1), (Category.UNKNOWN, copies - 4)), 0.85)
+    if copies == 2 and gradients_there is None and not step_seen:
+        return Copies(((parameter, 1), (Category.UNKNOWN, 1)), 0.6)
+    left = copies - 1
+    told = 1 if gradients_there or (gradients_there is None and left > 2) else 0
+    kept = min(left - told, 2 if moments is None else moments)
+    order = ((parameter, 1), (state, kept), (gradient, told), (parameter, left - told - kept))
+    certain = copies >= (4 if told else 3)
+    return Copies(tuple(each for each in order if each[1]), 0.85 if certain else 0.6)
 
 
-def deal(count: int, unit_count: int, copies: Copies, explained: Mapping[Category, int]) -> list[Category]:
-    """Categories for `count` blocks of one size, of which the parameters are `unit_count`.
+def wanted(unit_count: int, copies: Copies) -> list[tuple[Category, int]]:
+    """How many blocks of a size each category takes, of which the parameters are `unit_count`."""
+    return [(category, unit_count * times) for category, times in copies.order]
+
+
+def deal(count: int, wanted: Sequence[tuple[Category, int]], explained: Mapping[Category, int]) -> list[Category]:
+    """Categories for `count` blocks of one size.
 
     `explained` blocks of this size have been judged by other evidence already and are no longer among the `count`.
     What is left over is unknown.
     """
     dealt: list[Category] = []
-    for category, times in copies.order:
-        wanted = max(0, unit_count * times - explained.get(category, 0))
-        dealt += [category] * min(wanted, count - len(dealt))
+    known = Counter(explained)
+    for category, number in wanted:
+        judged = min(known[category], number)
+        known[category] -= judged
+        dealt += [category] * min(number - judged, count - len(dealt))
     return dealt + [Category.UNKNOWN] * (count - len(dealt))

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from ..interface import Category
 from .facts import Facts, older_in_flight
-from .multisets import Copies, bytes_of, common_factor, copies_of, deal, name_copies
+from .gradients import alive_at_once
+from .multisets import Copies, bytes_of, common_factor, copies_of, deal, most_moments, name_copies, wanted
 from .phases import BACKWARD, FORWARD, OPTIMIZER
-from .rules import HOPPER_WORKSPACE_BYTES, OLDER, Verdict, judge
+from .rules import DROPPED_BY_PYTHON, HOPPER_WORKSPACE_BYTES, OLDER, RECORDED, Verdict, judge
 from .signs import Sign
 
 # A size class is an old graph rather than parameters when the recorded forward keeps at least this share as many
@@ -41,11 +42,30 @@ def judge_older(facts: Facts, gradients: Mapping[int, int]) -> OlderBlocks:
         found = judge(facts.of(row), OLDER)
         if found is not None:
             verdicts[row] = found
+    _twins(facts, [r for r, v in verdicts.items() if v.reason == DROPPED_BY_PYTHON], verdicts)
     _hopper_workspace(facts, rows, verdicts)
     persistent = [row for row in rows.tolist() if row not in verdicts]
-    unit, copies = _unit(facts, persistent, verdicts, gradients)
-    _deal_classes(facts, persistent, verdicts, unit, copies)
+    unit, copies, masters = _unit(facts, persistent, verdicts, gradients)
+    _deal_classes(facts, persistent, verdicts, unit, copies, masters)
     return OlderBlocks(verdicts=verdicts, unit=unit, copies=copies)
+
+
+def _twins(facts: Facts, rows: list[int], verdicts: dict[int, Verdict]) -> None:
+    """What a line drops in every round is of one kind: recorded blocks of the same size tell which (the last batch)."""
+    place = facts.places[facts.lives.free_stack]
+    told = {(int(place[row]), int(facts.requested[row])): Counter[Category]() for row in rows if place[row] >= 0}
+    if not told:
+        return
+    recorded = np.flatnonzero(~facts.older & np.isin(place, [at for at, _ in told]))
+    for row in recorded.tolist():
+        key = int(place[row]), int(facts.requested[row])
+        found = judge(facts.of(row), RECORDED) if key in told else None
+        if found is not None:
+            told[key][found.category] += 1
+    for row in rows:
+        votes = told.get((int(place[row]), int(facts.requested[row])), Counter[Category]()).most_common(1)
+        if votes and votes[0][0] is not Category.ACTIVATION:
+            verdicts[row] = Verdict(votes[0][0], 0.5, "dropped by the line that drops such blocks in every round")
 
 
 def _hopper_workspace(facts: Facts, rows: NDArray[np.int64], verdicts: dict[int, Verdict]) -> None:
@@ -62,42 +82,64 @@ def _sizes(facts: Facts, rows: list[int]) -> Counter[int]:
 
 def _unit(
     facts: Facts, persistent: list[int], verdicts: Mapping[int, Verdict], gradients: Mapping[int, int]
-) -> tuple[Mapping[int, int], Copies]:
-    phase = facts.phases.phase
+) -> tuple[Mapping[int, int], Copies, Copies]:
+    """The parameters' sizes, and what their copies are: of the same size, and of twice the size."""
+    phase, nothing = facts.phases.phase, Copies((), 0.0)
     if not np.isin(phase, (FORWARD, BACKWARD, OPTIMIZER)).any():
-        return {}, Copies((), 0.0)  # four projections per layer count like four copies: sizes alone mislead
+        return {}, nothing, nothing  # four projections per layer count like four copies: sizes alone mislead
     explained = {
         kind: [row for row, verdict in verdicts.items() if verdict.category is kind and facts.older[row]]
-        for kind in (Category.GRADIENT, Category.OPTIMIZER_STATE)
+        for kind in (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE)
     }
-    ever = _sizes(facts, persistent + explained[Category.GRADIENT] + explained[Category.OPTIMIZER_STATE])
+    ever = _sizes(facts, persistent + [row for rows in explained.values() for row in rows])
     step_seen = bool((phase == OPTIMIZER).any())
     backward_seen = bool((phase == BACKWARD).any())
     freed_gradients = bytes_of(_sizes(facts, explained[Category.GRADIENT]))
+    moments = most_moments(facts.optimizers)
     if gradients:
-        copies = copies_of(gradients, ever)
         there = freed_gradients >= HALF * bytes_of(gradients)
-        return gradients, name_copies(copies, gradients_there=there, step_seen=step_seen)
-    kept = _without_old_graph(facts, ever, _sizes(facts, explained[Category.GRADIENT]))
+        copies = copies_of(gradients, ever)
+        named = name_copies(copies, gradients_there=there, step_seen=step_seen, moments=moments)
+        return gradients, named, _masters(gradients, ever, copies, moments)
+    kept = _without_old_graph(facts, ever, persistent, _sizes(facts, explained[Category.GRADIENT]))
     factor = common_factor(kept, (4, 3, 2) if step_seen or backward_seen else (4, 3))
     unit = {size: count // factor for size, count in kept.items() if count % factor == 0}
     if factor == 1:
         if not (phase == FORWARD).any():
-            return {}, Copies((), 0.0)
-        return unit, Copies(((Category.PARAMETER, 1),), 0.7)
+            return {}, nothing, nothing
+        return unit, Copies(((Category.PARAMETER, 1),), 0.7), nothing
     there_or_not: bool | None = None
     if freed_gradients >= HALF * bytes_of(unit) or backward_seen:
         there_or_not = True  # a backward that left nothing added to gradients that were there
     elif explained[Category.OPTIMIZER_STATE] and factor == 3:
         there_or_not = bytes_of(_sizes(facts, explained[Category.OPTIMIZER_STATE])) < 1.5 * bytes_of(unit)
-    return unit, name_copies(factor, gradients_there=there_or_not, step_seen=step_seen)
+    return unit, name_copies(factor, gradients_there=there_or_not, step_seen=step_seen, moments=moments), nothing
 
 
-def _without_old_graph(facts: Facts, blocks: Counter[int], certain: Counter[int]) -> Counter[int]:
-    """Without the classes of which the recorded forward keeps about as many blocks alive at once."""
+def _masters(unit: Mapping[int, int], ever: Mapping[int, int], copies: int, moments: int | None) -> Copies:
+    """Half-precision weights whose optimizer keeps fp32: their masters and moments have twice the size."""
+    doubled: Counter[int] = Counter()
+    for size, count in unit.items():
+        doubled[2 * size] += count
+    left = {size: ever.get(size, 0) - copies * unit.get(size, 0) for size in doubled}
+    number = copies_of(doubled, left)
+    state = min(number, 2 if moments is None else moments)
+    order = ((Category.OPTIMIZER_STATE, state), (Category.PARAMETER, number - state))
+    return Copies(tuple(each for each in order if each[1] > 0), 0.6)
+
+
+def _without_old_graph(
+    facts: Facts, blocks: Counter[int], persistent: list[int], certain: Counter[int]
+) -> Counter[int]:
+    """Without the classes of which the recorded forward keeps about as many blocks alive at once.
+
+    A graph is dropped when the next one takes its name: what stays beyond the next backward is no old graph.
+    """
+    staying = _sizes(facts, [row for row in persistent if facts.never_freed[row] and facts.rounds[row] >= 1])
     kept: Counter[int] = Counter()
     for size, count in blocks.items():
-        if size in certain or count == 1 or _alive_at_once(facts, size) < OLD_GRAPH_SHARE * count:
+        stays = 2 * staying[size] > count
+        if size in certain or count == 1 or stays or _alive_at_once(facts, size) < OLD_GRAPH_SHARE * count:
             kept[size] = count
     return kept
 
@@ -105,12 +147,7 @@ def _without_old_graph(facts: Facts, blocks: Counter[int], certain: Counter[int]
 def _alive_at_once(facts: Facts, size: int) -> int:
     """How many blocks of this size that a recorded forward made are alive together, at most."""
     mine = (facts.requested == size) & (facts.birth_phase == FORWARD) & ~facts.older
-    if not mine.any():
-        return 0
-    births = np.sort(facts.lives.birth[mine])
-    deaths = np.sort(facts.lives.death[mine])
-    alive = np.arange(1, len(births) + 1) - np.searchsorted(deaths, births, side="left")
-    return int(alive.max())
+    return alive_at_once(facts, np.flatnonzero(mine))
 
 
 def _deal_classes(
@@ -119,6 +156,7 @@ def _deal_classes(
     verdicts: dict[int, Verdict],
     unit: Mapping[int, int],
     copies: Copies,
+    masters: Copies,
 ) -> None:
     by_size: dict[int, list[int]] = {}
     for row in sorted(persistent, key=lambda r: int(facts.lives.address[r])):
@@ -129,20 +167,19 @@ def _deal_classes(
     total = sum(times for _, times in copies.order)
     casts = _cast_sizes(facts)
     for size, rows in by_size.items():
-        if size in unit:
-            reason = f"size multiset x{total}"
-            dealt = deal(len(rows), unit[size], copies, explained.get(size, {}))
-            for row, category in zip(rows, dealt, strict=True):
+        mine = wanted(unit.get(size, 0), copies) + wanted(unit.get(size // 2, 0) if size % 2 == 0 else 0, masters)
+        if any(number for _, number in mine):
+            share, reason = copies.share, f"size multiset x{total}"
+            if size not in unit:
+                share, reason = masters.share, "twice the size of a parameter: fp32 masters and moments"
+            for row, category in zip(rows, deal(len(rows), mine, explained.get(size, {})), strict=True):
                 if category is not Category.UNKNOWN:
-                    verdicts[row] = Verdict(category, copies.share, reason)
+                    verdicts[row] = Verdict(category, share, reason)
         elif size in casts and 2 * size in unit:
             for row in rows[: unit[2 * size]]:
                 verdicts[row] = Verdict(Category.AUTOCAST_CACHE, 0.6, "size of this recording's weight casts")
-        elif copies.order and _frozen(facts, size, len(rows)):
-            for row in rows:
-                verdicts[row] = Verdict(
-                    Category.PARAMETER, 0.5, "persistent, repeated by layer, no gradient of its size"
-                )
+    if copies.order:
+        _frozen(facts, [row for row in persistent if row not in verdicts], unit, verdicts)
 
 
 def _cast_sizes(facts: Facts) -> set[int]:
@@ -150,8 +187,21 @@ def _cast_sizes(facts: Facts) -> set[int]:
     return set(facts.requested[mine].tolist())
 
 
-def _frozen(facts: Facts, size: int, count: int) -> bool:
-    """Weights without gradients (LoRA's base model) repeat by layer and outlive a whole recorded iteration."""
+def _frozen(facts: Facts, rows: list[int], unit: Mapping[int, int], verdicts: dict[int, Verdict]) -> None:
+    """Weights without gradients (LoRA's base model) repeat by layer and outlive a whole recorded iteration.
+
+    Its embedding and its head occur once: whole numbers of the width that the model's norms repeat by layer.
+    """
     phase = facts.phases.phase
-    iteration = (phase == FORWARD).any() and (phase == BACKWARD).any()
-    return bool(iteration) and count >= REPEATED_BLOCKS and _alive_at_once(facts, size) < OLD_GRAPH_SHARE * count
+    if not ((phase == FORWARD).any() and (phase == BACKWARD).any()):
+        return
+    classes = _sizes(facts, rows)
+    repeated = {size for size, count in classes.items() if count >= REPEATED_BLOCKS}
+    left = _without_old_graph(facts, Counter({size: classes[size] for size in repeated}), rows, Counter())
+    width = min(left, default=0) if bytes_of(left) > bytes_of(unit) else 0
+    for row in rows:
+        size = int(facts.requested[row])
+        if size in left:
+            verdicts[row] = Verdict(Category.PARAMETER, 0.5, "persistent, repeated by layer, no gradient of its size")
+        elif width > 1 and size > max(left) and size % width == 0 and facts.rounds[row] >= 1:
+            verdicts[row] = Verdict(Category.PARAMETER, 0.4, "persistent, rows of a frozen model's width")

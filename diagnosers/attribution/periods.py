@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...snapshots.model import Action, Trace
-from .facts import Facts
 from .phases import FORWARD
 
 MIN_KEYS = 2
@@ -20,9 +19,12 @@ MAX_SINGLE_KEYS = 0.02  # keys after the first period that occur once
 LEAVES_FORWARD = 0.8  # of the rounds have an event outside every forward, or they are layers
 
 
-def find_period(trace: Trace, facts: Facts) -> tuple[int, ...]:
-    """The last event of each complete round; empty where the trace is a single iteration or nothing repeats."""
-    allocs = np.flatnonzero((trace.action == Action.ALLOC) & (trace.stack >= 0))
+def find_period(trace: Trace, phase: NDArray[np.int8] | None) -> tuple[int, ...]:
+    """The last event of each complete round; empty where the trace is a single iteration or nothing repeats.
+
+    `phase` is that of each event; None where nothing has a stack, and sizes have to do.
+    """
+    allocs = np.flatnonzero((trace.action == Action.ALLOC) & ((trace.stack >= 0) | (phase is None)))
     if len(allocs) < 2 * MIN_KEYS:
         return ()
     pairs = np.stack([trace.stack[allocs].astype(np.int64), trace.size[allocs]], axis=1)
@@ -34,7 +36,7 @@ def find_period(trace: Trace, facts: Facts) -> tuple[int, ...]:
         if len(anchors) < MIN_KEYS:
             continue
         first = min(anchors, key=lambda positions: int(positions[0]))
-        if _is_period(first, key, trace.size[allocs]) and not _are_layers(first, allocs, facts):
+        if _is_period(first, key, trace.size[allocs]) and not _are_layers(first, allocs, phase):
             return tuple(int(event) - 1 for event in allocs[first[1:]])
     return ()
 
@@ -73,9 +75,11 @@ def _is_period(anchors: NDArray[np.int64], key: NDArray[np.int64], size: NDArray
     return bool(single <= MAX_SINGLE_KEYS * len(seen))
 
 
-def _are_layers(anchors: NDArray[np.int64], allocs: NDArray[np.int64], facts: Facts) -> bool:
+def _are_layers(anchors: NDArray[np.int64], allocs: NDArray[np.int64], phase: NDArray[np.int8] | None) -> bool:
     """All inside one forward: between two rounds of a loop something happens outside it, if only a free."""
+    if phase is None:
+        return False
     events = allocs[anchors]
-    outside = np.cumsum(facts.phases.phase != FORWARD)
+    outside = np.cumsum(phase != FORWARD)
     leaves = np.diff(outside[events]) > 0
     return bool(leaves.mean() < LEAVES_FORWARD)

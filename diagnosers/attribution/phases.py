@@ -32,6 +32,7 @@ class Phases:
     python_stacks: bool  # the trace has Python frames
     native_stacks: bool  # and C++ frames
     ends_out_of_memory: bool = False
+    told_by_stacks: bool = True  # else by the shape of the memory
 
     def at(self, event: int) -> int:
         """The phase that the job is in just after `event`: that of the event, or of the one before it."""
@@ -47,11 +48,14 @@ class Window:
     name: str
 
 
-def windows(annotations: Sequence[Annotation], time_us: NDArray[np.int64], prefix: str) -> tuple[Window, ...]:
+def windows(
+    annotations: Sequence[Annotation], time_us: NDArray[np.int64], prefix: str, *, empty: bool = False
+) -> tuple[Window, ...]:
     """Annotations whose name starts with `prefix`, as ranges of events; empty where events have no time.
 
     An annotation names the device that was current, which a process with several need not be using: all of them count.
-    A range that the ring buffer cut off at one end keeps the other; one without events inside is left out.
+    A range that the ring buffer cut off at one end keeps the other; one without events inside is left out, unless
+    `empty` asks for it: it then ends before it starts.
     """
     if len(time_us) == 0 or int(time_us.max()) < 0:
         return ()
@@ -66,7 +70,7 @@ def windows(annotations: Sequence[Annotation], time_us: NDArray[np.int64], prefi
             start_us = opened.pop(each.name, -1)
             first = int(np.searchsorted(time_us, start_us, side="left"))
             last = int(np.searchsorted(time_us, each.time_us, side="right")) - 1
-            if last >= first:
+            if last >= first or (empty and last >= 0 and first < len(time_us)):
                 found.append(Window(first, last, each.name))
     for name, start_us in opened.items():  # still open at the dump: an exception, such as the OOM, ended it
         first = int(np.searchsorted(time_us, start_us, side="left"))
@@ -89,11 +93,8 @@ def find_phases(trace: Trace, signs: StackSigns, steps: Sequence[Window] = ()) -
         backward |= memory & ~has_python
     phase[backward & ~_forward_of_a_function(of_event)] = BACKWARD
     phase[(of_event & Sign.ZERO_GRAD) != 0] = ZERO_GRAD
-    inside = (of_event & Sign.OPTIMIZER) != 0
-    for window in steps:
-        inside[window.first : window.last + 1] = True
-    phase[inside] = OPTIMIZER
-    run_start, run_end = _runs(phase, trace.action == Action.ALLOC, has_python)
+    phase[_of_optimizer(of_event, phase, steps)] = OPTIMIZER
+    run_start, run_end = runs(phase, trace.action == Action.ALLOC, has_python)
     return Phases(
         phase=phase,
         run_start=run_start,
@@ -102,6 +103,17 @@ def find_phases(trace: Trace, signs: StackSigns, steps: Sequence[Window] = ()) -
         native_stacks=bool(((of_event & Sign.NATIVE) != 0).any()),
         ends_out_of_memory=bool((trace.action == Action.OOM).any()),
     )
+
+
+def _of_optimizer(of_event: NDArray[np.int64], phase: NDArray[np.int8], steps: Sequence[Window]) -> NDArray[np.bool_]:
+    """Frames of an optimizer, and what lies in a step's window, but for the closure that some steps call."""
+    own = (of_event & Sign.OPTIMIZER) != 0
+    inside = np.zeros(len(phase), np.bool_)
+    for window in steps:
+        inside[window.first : window.last + 1] = True
+    closure = ~own & np.isin(phase, (FORWARD, BACKWARD, ZERO_GRAD))
+    result: NDArray[np.bool_] = own | (inside & ~closure)
+    return result
 
 
 def _forward_of_a_function(of_event: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -123,7 +135,7 @@ def _frameless_is_backward(trace: Trace, has_python: NDArray[np.bool_], of_event
     return bool(without.sum() <= 3 * (allocs & has_python).sum())
 
 
-def _runs(
+def runs(
     phase: NDArray[np.int8], is_alloc: NDArray[np.bool_], has_python: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Joins neighbouring events of one phase; an allocation of another working phase ends a run.

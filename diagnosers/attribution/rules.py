@@ -15,6 +15,7 @@ from .signs import Sign
 
 CUBLAS_WORKSPACE_BYTES = 8_519_680  # below sm_90: 4096 KiB x 2 + 16 KiB x 8 (CUBLAS_WORKSPACE_CONFIG's default)
 HOPPER_WORKSPACE_BYTES = 33_554_432  # sm_90 and later
+DROPPED_BY_PYTHON = "older than the recording, dropped by a line of Python"
 
 
 class Verdict(NamedTuple):
@@ -29,6 +30,8 @@ Rule = Callable[[BlockFacts], Verdict | None]
 def workspace(block: BlockFacts) -> Verdict | None:
     if block.signs & Sign.CUBLAS:
         return Verdict(Category.WORKSPACE, 0.97, "cuBLAS or cuDNN frame")
+    if block.signs & Sign.CONVOLUTION and block.freed_where_born and not block.older:
+        return Verdict(Category.WORKSPACE, 0.7, "a convolution made and dropped it")
     if block.size == CUBLAS_WORKSPACE_BYTES and block.never_freed:
         return Verdict(
             Category.WORKSPACE, 0.97 if not block.older else 0.8, "size of the cuBLAS workspace, never freed"
@@ -82,11 +85,11 @@ def recomputation(block: BlockFacts) -> Verdict | None:
 def gradient(block: BlockFacts) -> Verdict | None:
     if block.birth_phase != BACKWARD:
         return None
-    if block.outlives_run and not block.run_cut:
+    if block.outlives_run and not block.run_cut and not block.dies_in_its_backward:
         if block.signs & Sign.ACCUMULATE:
             return Verdict(Category.GRADIENT, 0.97, "AccumulateGrad frame, outlives its backward")
         return Verdict(Category.GRADIENT, 0.9, "born in backward, outlives it")
-    if block.run_cut:
+    if block.run_cut and not block.dies_in_its_backward:
         if block.signs & Sign.ACCUMULATE:
             return Verdict(Category.GRADIENT, 0.9, "AccumulateGrad frame, the recording ends in this backward")
         return None
@@ -168,10 +171,12 @@ def freed_after_recording_began(block: BlockFacts) -> Verdict | None:
         return Verdict(Category.OPTIMIZER_STATE, 0.75, "older than the recording, replaced in the optimizer's step")
     if block.free_signs & Sign.AUTOCAST_EXIT:
         return Verdict(Category.AUTOCAST_CACHE, 0.9, "older than the recording, freed when autocast ended")
+    if block.rounds > 1:
+        return None  # no graph outlives the iteration after its own
     if block.death_phase == BACKWARD:
         return Verdict(Category.ACTIVATION, 0.9, "older than the recording, freed by backward")
     if block.free_signs & Sign.PYTHON:
-        return Verdict(Category.ACTIVATION, 0.8, "older than the recording, dropped by a line of Python")
+        return Verdict(Category.ACTIVATION, 0.8, DROPPED_BY_PYTHON)
     return None
 
 

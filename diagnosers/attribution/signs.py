@@ -46,14 +46,18 @@ class Sign:
     BACKWARD_FUNCTION = 1 << 25  # a backward written in Python
     LIBRARY = 1 << 26  # not the user's code
     COPY = 1 << 27  # deepcopy
-    SOFTMAX = 1 << 29
     NATIVE = 1 << 28  # C++ frames were recorded
+    SOFTMAX = 1 << 29
+    ENTRY = 1 << 30  # where a thread of Python begins
+    CONVOLUTION = 1 << 31
 
 
 _OPTIMIZER_FILE = (
     r"(^|[/\\])optim[/\\](?!lr_scheduler|swa_utils)[^/\\]*$"
     r"|(^|[/\\])[^/\\]*(?<!lr_)(optim|adam|sgd|lamb|lion|adafactor|rmsprop|muon|shampoo|adagrad)[^/\\]*\.py$"
 )
+# DeepSpeed's ZeRO optimizers are no torch.optim.Optimizer
+_ZERO_FILE = r"deepspeed[/\\]runtime[/\\](zero[/\\]stage\w*|bf16_optimizer|fp16[/\\]\w+)\.py$"
 _MODULE_FILE = r"torch[/\\]nn[/\\]modules[/\\]module\.py$"
 
 
@@ -82,6 +86,15 @@ TABLE: tuple[Entry, ...] = (
     Entry(Sign.OPTIMIZER, r"^profile_hook_step$", python=True),
     Entry(Sign.OPTIMIZER_INIT, r"^__init__$", _OPTIMIZER_FILE, python=True),
     Entry(Sign.ZERO_GRAD, r"^zero_grad$", python=True),
+    Entry(Sign.OPTIMIZER, r"^(step|_optimizer_step)$", _ZERO_FILE, python=True),
+    Entry(
+        Sign.OPTIMIZER_INIT,
+        r"^(__init__|initialize_optimizer_states|_create_fp32_partitions\w*)$",
+        _ZERO_FILE,
+        python=True,
+    ),
+    Entry(Sign.ENTRY, r"^(<module>|_run_module_as_main|_run_code|_bootstrap|_bootstrap_inner)$", python=True),
+    Entry(Sign.CONVOLUTION, r"^(_conv_forward|conv(_transpose)?[123]d)$", python=True),
     Entry(Sign.FORWARD, r"^(forward|_call_impl|_wrapped_call_impl)$|^torch_dynamo_resume_in_forward", python=True),
     Entry(Sign.MODULE_MOVE, r"^(_apply|to|cuda|half|bfloat16|to_empty)$", _MODULE_FILE, python=True),
     Entry(Sign.MODULE_MOVE, r"^(to|cuda)$", r"(modeling_utils|accelerator|big_modeling)\.py$", python=True),
@@ -118,10 +131,14 @@ TABLE: tuple[Entry, ...] = (
     ),
     Entry(
         Sign.COLLECTIVE,
-        r"^(_?broadcast_coalesced|all_reduce|all_gather\w*|_all_gather_base|reduce_scatter\w*|foreach_all_gather\w*|foreach_reduce\w*"
-        r"|_?init_all_gather_outputs|alloc_all_gather_outputs|_alloc_padded_unsharded_flat_param|_ddp_init_helper|_sync_module_states)$",
+        r"^(_?broadcast_coalesced|all_?reduce\w*|_{0,2}all_?gather\w*|reduce_scatter\w*|foreach_all_gather\w*|foreach_reduce\w*"
+        r"|_?init_all_gather_outputs|alloc_all_gather_outputs|_alloc_padded_unsharded_flat_param|_ddp_init_helper"
+        r"|_sync_module_states|reduce_ipg_grads|average_tensor|_?average_and_\w+)$",
         python=True,
     ),
+    # DDP rebuilds its buckets in C++ below this line; FSDP pads gradients below the other
+    Entry(Sign.COLLECTIVE, r"^_pre_forward$", r"parallel[/\\]distributed\.py$", python=True),
+    Entry(Sign.COLLECTIVE, r"^(_post_backward_hook|_reduce_grad)$", r"fsdp[/\\]_runtime_utils\.py$", python=True),
     Entry(Sign.COLLECTIVE, r"c10d::|torch::cuda::broadcast|ncclComm", python=False),
     Entry(
         Sign.SHARD,
@@ -133,6 +150,7 @@ TABLE: tuple[Entry, ...] = (
         Sign.KV_CACHE, r"^(update\w*|lazy_initialization|__init__|reorder_cache)$", r"cache_utils\w*\.py$", python=True
     ),
     Entry(Sign.KV_CACHE, r"kv_cache|_allocate_kv|past_key_value", python=True),
+    Entry(Sign.KV_CACHE, r"^(_create_buffers|__init__)$", r"memory_pool\w*\.py$", python=True),
     Entry(
         Sign.TUNING,
         r"get_empty_cache_for_benchmark|^(benchmark\w*|do_bench\w*|autotune\w*)$",

@@ -30,24 +30,44 @@ def read_stacks(stacks: Stacks) -> StackSigns:
     """The signs of every stack, each read once."""
     by_frame = [signs_of(frame) for frame in stacks.frames]
     signs = np.zeros(len(stacks.stacks) + 1, np.int64)
+    whole = _are_whole(stacks, by_frame)
     for index, stack in enumerate(stacks.stacks):
-        signs[index] = _combine([by_frame[frame] for frame in stack])
+        signs[index] = _combine([by_frame[frame] for frame in stack], whole)
     return StackSigns(signs=signs)
 
 
-def _combine(frames: Sequence[int]) -> int:
-    """Signs of a stack, innermost frame first; order tells a recomputed forward from a backward inside a forward."""
+def _are_whole(stacks: Stacks, by_frame: Sequence[int]) -> bool:
+    """Most stacks reach down to where their thread began, so one that does not was begun by C++."""
+    with_python = [stack for stack in stacks.stacks if any(by_frame[frame] & Sign.PYTHON for frame in stack)]
+    begun = sum(1 for stack in with_python if any(by_frame[frame] & Sign.ENTRY for frame in stack))
+    return 2 * begun > len(with_python)
+
+
+def _combine(frames: Sequence[int], whole: bool) -> int:
+    """Signs of a stack, innermost frame first.
+
+    Order tells a recomputed forward from a backward inside a forward, and the closure that an optimizer's step calls
+    (L-BFGS; PyTorch Lightning always) from the step itself. Python that no thread of Python began is called by the
+    autograd engine: a hook, a custom function's backward, a recomputation.
+    """
     found = 0
-    forward_first = False
+    forward_first = closure = False
     for signs in frames:
         if signs & Sign.ENGINE and not found & Sign.ENGINE:
             forward_first = bool(found & Sign.FORWARD)
+        if signs & Sign.OPTIMIZER and not found & Sign.OPTIMIZER:
+            closure = bool(found & (Sign.FORWARD | Sign.ENGINE))
         found |= signs
+    if whole and found & Sign.PYTHON and not found & (Sign.ENTRY | Sign.ENGINE):
+        forward_first = bool(found & Sign.FORWARD)
+        found |= Sign.ENGINE
     if found & Sign.ENGINE:
         if forward_first:
             found |= Sign.RECOMPUTE
         else:
             found &= ~Sign.RECOMPUTE
+    if closure:
+        found &= ~Sign.OPTIMIZER
     return found & ~Sign.LIBRARY
 
 
@@ -56,6 +76,34 @@ def innermost_lines(stacks: Stacks) -> NDArray[np.int64]:
     outside = [is_python(frame) and not is_torch_file(frame.filename) for frame in stacks.frames]
     found = [next((frame for frame in stack if outside[frame]), -1) for stack in stacks.stacks]
     return np.array(found, np.int64)
+
+
+def places(stacks: Stacks) -> NDArray[np.int64]:
+    """For each stack a number that those with the same Python frames share; -1 without any. Entry -1 is "no stack"."""
+    python = [is_python(frame) for frame in stacks.frames]
+    numbers: dict[tuple[int, ...], int] = {(): -1}
+    found = [
+        numbers.setdefault(tuple(frame for frame in stack if python[frame]), len(numbers)) for stack in stacks.stacks
+    ]
+    return np.array([*found, -1], np.int64)
+
+
+def step_callers(stacks: Stacks) -> NDArray[np.int64]:
+    """For each stack the line that called an optimizer's step or zero_grad, as its frame's index; -1 = none."""
+    stepping = [bool(signs_of(frame) & (Sign.OPTIMIZER | Sign.ZERO_GRAD)) for frame in stacks.frames]
+    outside = [is_python(frame) and not is_torch_file(frame.filename) for frame in stacks.frames]
+    found = np.full(len(stacks.stacks) + 1, -1, np.int64)
+    for index, stack in enumerate(stacks.stacks):
+        steps = [at for at, frame in enumerate(stack) if stepping[frame]]
+        if steps:
+            found[index] = next((frame for frame in stack[steps[-1] + 1 :] if outside[frame]), -1)
+    return found
+
+
+def optimizer_names(stacks: Stacks) -> set[str]:
+    """The files of optimizers whose step is on a stack, e.g. adam, without their endings, in lower case."""
+    stepping = (frame.filename for frame in stacks.frames if signs_of(frame) & Sign.OPTIMIZER)
+    return {filename.replace("\\", "/").rpartition("/")[2].removesuffix(".py").lower() for filename in stepping}
 
 
 def user_location(frames: Sequence[Frame]) -> Location | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...snapshots.model import Annotation, Mark, Trace
 from ..interface import StepBytes
-from .facts import Facts
+from .facts import STEP_ANNOTATION, Facts
 from .periods import find_period
 from .phases import NAMES, OPTIMIZER, ZERO_GRAD, Window, distinct, windows
 
@@ -39,28 +39,53 @@ def recorded_boundaries(marks: Sequence[Mark], last_event: int, out_of_memory: b
 
 def find_boundaries(facts: Facts, trace: Trace, annotations: Sequence[Annotation]) -> Boundaries:
     """First that is there: optimizer steps, profiler steps, zero_grad, a period of the events."""
+    stepped = windows(annotations, trace.time_us, STEP_ANNOTATION, empty=True)
     if facts.steps:
-        return Boundaries(tuple(w.last for w in _closing(facts.steps)), "Optimizer.step annotations")
+        return Boundaries(_closing(facts, stepped), "Optimizer.step annotations")
+    found = []
     for phase, source in ((OPTIMIZER, "optimizer frames"), (ZERO_GRAD, "zero_grad frames")):
-        ends = distinct(facts.phases.run_end[facts.phases.phase == phase], facts.events)
-        if len(ends):
-            return Boundaries(tuple(ends.tolist()), source)
+        mine = facts.phases.phase == phase
+        starts = distinct(facts.phases.run_start[mine], facts.events).tolist()
+        ends = distinct(facts.phases.run_end[mine], facts.events).tolist()
+        calls = [Window(first, last, "") for first, last in zip(starts, ends, strict=True)]
+        found += [Boundaries(_closing(facts, calls), source)] if calls else []
+    if found:
+        return max(found, key=lambda each: len(each.events))  # a step that works in place leaves no events
     profiled = windows(annotations, trace.time_us, PROFILER_STEP)
     if profiled:
         return Boundaries(tuple(w.last for w in profiled), "profiler steps")
-    period = find_period(trace, facts)
+    period = find_period(trace, facts.phases.phase if facts.phases.told_by_stacks else None)
     return Boundaries(period, "repeating allocations") if period else Boundaries((), "none found")
 
 
-def _closing(optimizers: Sequence[Window]) -> list[Window]:
-    """With several optimizers (a GAN's) the one that closes a round: of those that step most often, the last in it.
+def _callers(facts: Facts, calls: Sequence[Window]) -> list[tuple[str, int]]:
+    """Which optimizer each is: those of one class have one name, and are told apart by the line that calls them."""
+    lines = []
+    for call in calls:
+        inside = facts.callers[facts.trace.stack[call.first : call.last + 1]]
+        lines.append(next((int(line) for line in inside if line >= 0), -1))
+    by_name: dict[str, set[int]] = {}
+    for call, line in zip(calls, lines, strict=True):
+        by_name.setdefault(call.name, set()).add(line)
+    only = {name: max(known) for name, known in by_name.items() if len(known - {-1}) <= 1}
+    return [(call.name, only.get(call.name, line)) for call, line in zip(calls, lines, strict=True)]
 
-    Two of one class have one name in the trace, and count as one that steps twice as often.
+
+def _closing(facts: Facts, calls: Sequence[Window]) -> tuple[int, ...]:
+    """Last events of the calls that close a round.
+
+    Of several optimizers (a GAN's) the one that steps most often, the last in the round. Calls with no forward between
+    them (a list of optimizers; one in each gradient's hook) are one.
     """
-    rounds = Counter(window.name for window in optimizers)
+    steps: list[tuple[tuple[str, int], int]] = []
+    for optimizer, call in zip(_callers(facts, calls), calls, strict=True):
+        if steps and steps[-1][0] == optimizer and facts.backwards[steps[-1][1]] == facts.backwards[call.first]:
+            steps.pop()
+        steps.append((optimizer, call.last))
+    rounds = Counter(optimizer for optimizer, _ in steps)
     most = max(rounds.values())
-    closing = [name for name in dict.fromkeys(window.name for window in optimizers) if rounds[name] == most][-1]
-    return [window for window in optimizers if window.name == closing]
+    closing = [optimizer for optimizer in dict.fromkeys(o for o, _ in steps) if rounds[optimizer] == most][-1]
+    return tuple(last for optimizer, last in steps if optimizer == closing)
 
 
 def step_bytes(boundaries: Boundaries, live: NDArray[np.int64], first_step: int = 1) -> tuple[StepBytes, ...]:
