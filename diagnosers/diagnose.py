@@ -6,6 +6,7 @@ from typing import cast
 
 from ..configs.loader import thresholds as load_thresholds
 from ..snapshots.model import Frame
+from . import rank_imbalance
 from .all_causes import DIAGNOSERS
 from .interface import (
     Case,
@@ -21,6 +22,7 @@ from .interface import (
     Severity,
 )
 from .judging import MAX_LINES, bytes_of, held_by_line, telling
+from .rank_imbalance import compare_ranks
 from .suggestions import suited
 from .text import size
 
@@ -51,6 +53,9 @@ def diagnose(
             else:
                 failed = device.oom is not None
                 findings.append(((*_rank(found, causes, max(general, default=0), failed), order), found))
+    apart = compare_ranks(profile.devices, limits.get(rank_imbalance.CODE, {})) if diagnosers is None else None
+    if apart is not None:
+        findings.append(((_SEVERITY[apart.severity], 0, -apart.bytes, len(causes)), apart))
     findings.sort(key=lambda each: each[0])
     return Diagnosis(
         profile=profile,

@@ -20,6 +20,8 @@ NAMES = ("other", "forward", "backward", "optimizer", "zero_grad")
 # Two events of one phase belong to one run when no more than this many events of other phases lie between them:
 # another thread's or a hook's events interleave, a whole phase is longer.
 MAX_GAP_EVENTS = 60
+# Between allocations with and without Python frames, as a share of all: a backward is a long stretch without.
+MAX_SWITCHES = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,13 +128,14 @@ def _frameless_is_backward(trace: Trace, has_python: NDArray[np.bool_], of_event
     """The engine's thread has no Python frame. True where that is the likely reason for frames to be missing.
 
     With C++ frames the engine names itself. With Python frames only, an allocation without any is backward's, unless
-    frames are missing so often that the recorder must have left them out (torch_npu does on half of its events).
+    frames are missing so often, and here and there, that the recorder left them out (torch_npu does on half of them).
     """
     allocs = trace.action == Action.ALLOC
     without = allocs & ~has_python
     if (of_event[without] != 0).any() or (trace.stack[without] >= 0).any():
         return True
-    return bool(without.sum() <= 3 * (allocs & has_python).sum())
+    switches = np.count_nonzero(np.diff(has_python[allocs]))
+    return bool(without.sum() <= 3 * (allocs & has_python).sum() or switches <= MAX_SWITCHES * allocs.sum())
 
 
 def runs(

@@ -50,6 +50,8 @@ class Sign:
     SOFTMAX = 1 << 29
     ENTRY = 1 << 30  # where a thread of Python begins
     CONVOLUTION = 1 << 31
+    LOAD = 1 << 32  # a checkpoint is read
+    SAVE = 1 << 33  # or put together
 
 
 _OPTIMIZER_FILE = (
@@ -175,6 +177,18 @@ TABLE: tuple[Entry, ...] = (
     Entry(Sign.SOFTMAX, r"^forward$", r"softmax\.py$", python=True),
     Entry(Sign.SOFTMAX, r"at::(native|_ops)::_?softmax|_scaled_dot_product_attention_math", python=False),
     Entry(Sign.SCORES, r"scaled_dot_product_attention|at::native::.*attention", python=False),
+    Entry(Sign.LOAD, r"^(load|_load|_legacy_load)$", r"torch[/\\]serialization\.py$", python=True),
+    Entry(
+        Sign.LOAD,
+        r"^_?(load_state_dict|load_checkpoint|load_optimizer|set_(model|optimizer)_state_dict)\w*$",
+        python=True,
+    ),
+    Entry(
+        Sign.SAVE,
+        r"^_?(state_dict|full_tensor|summon_full_params|get_(model|optimizer)?_?state_dict|save_checkpoint|save_model)$"
+        r"|full_state_dict|_gather_state_dict",
+        python=True,
+    ),
     Entry(Sign.COPY, r"^_{0,2}deepcopy(_{2}|_\w+)?$", python=True),
 )
 

@@ -1,7 +1,7 @@
 """Made-up jobs on the real allocator: every trace of these tests is what PyTorch's rules make of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -78,9 +78,9 @@ class Job:
             address = 0
         self.events.append((action, address, size, stream, stack))
 
-    def alloc(self, size: int, stack: Stack, stream: int = 0) -> int:
+    def alloc(self, size: int, stack: Stack, stream: int = 0, pool: tuple[int, int] | None = None) -> int:
         self.now = stack
-        address = self.allocator.malloc(size, stream)
+        address = self.allocator.malloc(size, stream, pool)
         self.block_stack[address] = self.stacks.get(stack, -1)
         return address
 
@@ -100,6 +100,7 @@ class Job:
         rows = [(i, block) for i, view in enumerate(views) for block in view.blocks]
         frames = {frame: 0 for stack in self.stacks for frame in stack}
         index = {frame: i for i, frame in enumerate(frames)}
+        pools = list(dict.fromkeys([(0, 0), *(view.pool_id for view in views)]))
         device = DeviceSnapshot(
             device=0,
             trace=Trace(
@@ -118,7 +119,7 @@ class Job:
                 stream=np.array([v.stream for v in views], np.uint64),
                 large=np.array([v.large for v in views], np.bool_),
                 expandable=np.array([v.expandable for v in views], np.bool_),
-                pool=np.zeros(len(views), np.int32),
+                pool=np.array([pools.index(v.pool_id) for v in views], np.int32),
                 stack=np.full(len(views), -1, np.int32),
             ),
             blocks=Blocks(
@@ -131,7 +132,7 @@ class Job:
             ),
         )
         return Snapshot(
-            devices=(device,),
+            devices=(replace(device, pools=tuple(pools)),),
             stacks=Stacks(frames=tuple(frames), stacks=tuple(tuple(index[f] for f in s) for s in self.stacks)),
             annotations=tuple(self.annotations),
             recording=self._recording(),
