@@ -41,7 +41,10 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     mine = case.live(Category.ACTIVATION, Category.TEMPORARY)
     candidates = {i: b for i, b in mine.items() if not b.signs & Sign.LOSS}
     profile = case.profile
-    blocks = {**_softmaxed(profile, candidates, thresholds), **_larger_than_projections(candidates, thresholds)}
+    blocks = {
+        **_softmaxed(profile, candidates, thresholds),
+        **_larger_than_projections(profile, candidates, thresholds),
+    }
     total = bytes_of(blocks.values())
     part = share(profile, total)
     if not blocks or part < thresholds["min_share"]:
@@ -67,7 +70,7 @@ def _softmaxed(
 
 
 def _larger_than_projections(
-    candidates: Mapping[int, LiveBlock], thresholds: Mapping[str, float]
+    profile: DeviceProfile, candidates: Mapping[int, LiveBlock], thresholds: Mapping[str, float]
 ) -> dict[int, LiveBlock]:
     """By recorded modules: what an attention module itself makes and is larger than anything its projections make.
 
@@ -75,14 +78,21 @@ def _larger_than_projections(
     """
     projected: dict[str, int] = {}
     own: dict[str, list[int]] = {}
+    called: dict[tuple[str, str], int] = {}  # by the function that called them: children of a module that is a root
     for index, block in candidates.items():
         head = _attention_module(block.module)
         if head is None:
+            for function in _functions(profile, block):
+                called[function] = max(called.get(function, 0), block.requested_bytes)
             continue
         if block.module == head:
             own.setdefault(head, []).append(index)
         else:
             projected[head] = max(projected.get(head, 0), block.requested_bytes)
+    for head, indices in own.items():
+        if head not in projected and "." not in head:
+            functions = {key for i in indices for key in _functions(profile, candidates[i])}
+            projected[head] = max((called.get(key, 0) for key in functions), default=0)
     found = {
         i: candidates[i]
         for head, indices in own.items()

@@ -15,19 +15,22 @@ Known limits
     Buffers inside NCCL are outside the allocator (OOM013).
 
 What the remedies change
-    fsdp with a wrapping policy per block and reshard_after_forward; limiting the prefetch; gradient_as_bucket_view
-    for DDP.
+    wrap-blocks: `fully_shard` (or the auto-wrap policy) on every block before the whole model, so that one block is
+    gathered at a time; reshard_after_forward=True.
+    limit-prefetch: limit_all_gathers=True (FSDP1), no forward_prefetch; gradient_as_bucket_view for DDP.
 """
 
 from collections.abc import Mapping
 
-from .interface import Case, Category, Claim
+from .interface import Case, Category, Claim, DeviceProfile
 from .judging import bytes_of, claim, share
 from .text import count, moment, percent, size
 
 CODE = "OOM018"
 NAME = "communication-buffers"
-REMEDIES = ("fsdp",)
+REMEDIES = ("fsdp", "wrap-blocks", "limit-prefetch")
+# Of the whole model, in one gathered buffer.
+ONE_UNIT = 0.8
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
@@ -36,6 +39,24 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     part = share(case.profile, total)
     if part < thresholds["min_share"]:
         return None
-    evidence = [f"{count(len(blocks), 'buffer')}, the largest {size(max(b.requested_bytes for b in blocks.values()))}"]
+    largest = max(b.requested_bytes for b in blocks.values())
+    evidence = [f"{count(len(blocks), 'buffer')}, the largest {size(largest)}"]
+    whole = _whole_model(case.profile)
+    remedies = REMEDIES
+    if whole:
+        remedies = (REMEDIES[2], REMEDIES[1])
+        if largest >= ONE_UNIT * whole:
+            evidence.insert(
+                0, f"one of them gathers {percent(largest / whole)} of the model: it is wrapped as one unit"
+            )
+            remedies = REMEDIES[1:]
     title = f"Buffers of collectives hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
-    return claim(case, blocks, title, thresholds, evidence)
+    return claim(case, blocks, title, thresholds, evidence, remedies)
+
+
+def _whole_model(profile: DeviceProfile) -> int:
+    """Bytes of all parameters, unsharded; 0 where they are not sharded, or that is not known."""
+    recording = profile.snapshot.recording
+    parameters = recording.facts.get("parameters") if recording else None
+    sharded = isinstance(parameters, Mapping) and parameters.get("sharded")
+    return profile.bytes_of(Category.PARAMETER) * recording.world_size if recording and sharded else 0

@@ -83,13 +83,14 @@ def _kept(live: Mapping[int, LiveBlock], forwards: NDArray[np.intp]) -> dict[int
 
 
 def _regrown(profile: DeviceProfile, live: Mapping[int, LiveBlock], forwards: NDArray[np.intp]) -> dict[int, LiveBlock]:
-    """One line's block, made anew after each forward and larger every time."""
+    """One line's block, made anew after each forward from the one before it, and larger every time."""
     lives = lifetimes(profile.device_snapshot)
     found: dict[int, LiveBlock] = {}
     for index, block in live.items():
         made = np.flatnonzero((lives.alloc_stack == block.stack) & (lives.birth >= forwards[0]))
         made = made[lives.birth[made] <= block.birth] if block.stack >= 0 else made[:0]
         sizes = lives.requested[made]
-        if len(forwards) - 2 <= len(made) <= len(forwards) and len(made) > 2 and (np.diff(sizes) > 0).all():
+        copied = (lives.free_requested[made[:-1]] > lives.birth[made[1:]]).all()
+        if copied and len(forwards) - 2 <= len(made) <= len(forwards) and len(made) > 2 and (np.diff(sizes) > 0).all():
             found[index] = block
     return found

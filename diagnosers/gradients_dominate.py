@@ -18,8 +18,10 @@ Known limits
     ratio below one is normal for LoRA.
 
 What the remedies change
-    fsdp shards gradients too; gradients synchronised in every micro-batch stay sharded; bf16 weights have bf16
-    gradients.
+    sync-gradients: with FSDP, synchronise in every micro-batch (no `no_sync`, `set_requires_gradient_sync(True)`,
+    accelerate's sync_each_batch): gradients are accumulated in their shards, for one reduce-scatter each.
+    accumulate-in-place: add each micro-batch's gradients to `.grad` as they come, instead of keeping a list of them.
+    fsdp shards gradients too; bf16 weights have bf16 gradients.
 """
 
 from collections.abc import Mapping
@@ -31,17 +33,18 @@ from .text import moment, percent, size
 
 CODE = "OOM002"
 NAME = "gradients-dominate"
-REMEDIES = ("fsdp", "mixed-precision", "cpu-offload")
+REMEDIES = ("fsdp", "mixed-precision", "cpu-offload", "sync-gradients", "accumulate-in-place")
 GENERAL = True
 
 
 def _stashed(case: Case) -> dict[int, LiveBlock]:
-    """Results of autograd.grad in a list: made by an earlier backward, as large as parameters, in no `.grad`."""
+    """Made by an earlier backward, as large as (whole) parameters, in no `.grad`: a list of them, or FSDP's no_sync."""
     profile = case.profile
     if profile.recording is None or not profile.recording.marks:
         return {}  # inferred categories call them gradients already
     mark = mark_at(profile.recording.marks, (profile.oom or profile.peak).event)
-    sizes = {b.requested_bytes for b in profile.live if b.category is Category.PARAMETER}
+    ranks = (1, profile.snapshot.recording.world_size) if profile.snapshot.recording else (1,)
+    sizes = {n * b.requested_bytes for b in profile.live if b.category is Category.PARAMETER for n in ranks}
     return {
         index: block
         for index, block in case.live(Category.TEMPORARY).items()
@@ -53,7 +56,8 @@ def _stashed(case: Case) -> dict[int, LiveBlock]:
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
-    blocks = {**case.live(Category.GRADIENT), **_stashed(case)}
+    stashed = _stashed(case)
+    blocks = {**case.live(Category.GRADIENT), **stashed}
     total = bytes_of(blocks.values())
     part = share(case.profile, total)
     parameters = case.profile.bytes_of(Category.PARAMETER)
@@ -66,4 +70,13 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     if doubled:
         evidence.append("more than one gradient per parameter: kept in a list, unsharded, or in buckets beside .grad")
     title = f"Gradients hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
-    return claim(case, blocks, title, thresholds, evidence)
+    first: tuple[str, ...] = ()
+    if doubled and stashed:
+        first = ("sync-gradients",) if _sharded(case) else ("accumulate-in-place",)
+    return claim(case, blocks, title, thresholds, evidence, (*first, *REMEDIES[:3]))
+
+
+def _sharded(case: Case) -> bool:
+    recording = case.profile.snapshot.recording
+    parameters = recording.facts.get("parameters") if recording else None
+    return isinstance(parameters, Mapping) and bool(parameters.get("sharded"))

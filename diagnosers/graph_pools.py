@@ -29,6 +29,7 @@ from .text import count, moment, percent, size
 CODE = "OOM026"
 NAME = "graph-pools"
 REMEDIES = ("bucket-shapes",)
+DECISIVE = True
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:

@@ -14,6 +14,7 @@ Example
     7232).
 
 Known limits
+    Before the first forward of a recorded job nothing is reported: a model that is loaded grows too.
     With few lines per step a small kept graph and a kept output look alike: detach in both cases. Who holds the
     reference is not in a snapshot.
 
@@ -25,7 +26,7 @@ What the remedies change
 from collections.abc import Mapping
 
 from .growing_block import growing_block
-from .interface import Case, Claim, Severity
+from .interface import Case, Claim, DeviceProfile, Severity
 from .judging import bytes_of, claim, share
 from .survivors import complete_steps, growth
 from .text import percent, size
@@ -36,9 +37,14 @@ REMEDIES = ("offload-outputs", "detach-retained-graph", "no-grad-evaluation")
 DECISIVE = True
 
 
+def _is_set_up(profile: DeviceProfile) -> bool:
+    """Before the first forward of a recorded job, what grows is the model that is being loaded."""
+    return profile.recording is not None and (profile.oom or profile.peak).phase == "setup"
+
+
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     profile = case.profile
-    if complete_steps(profile) < 3:
+    if complete_steps(profile) < 3 or _is_set_up(profile):
         return None
     found = growth(profile, case.live())
     if found is not None:

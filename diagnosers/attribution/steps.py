@@ -32,8 +32,9 @@ def recorded_boundaries(marks: Sequence[Mark], last_event: int, out_of_memory: b
     if not out_of_memory and marks and any(m.step == marks[-1].step and m.phase == "optimizer" for m in marks):
         events.append(last_event)  # the script ended after its last step
     if not events and not any(mark.phase in ("backward", "optimizer") for mark in marks):
-        starts = [mark.event for mark in marks if mark.phase == "forward"]
-        return Boundaries(tuple(event - 1 for event in starts[1:]), "recorded forwards")  # an evaluation
+        # an evaluation; calls with nothing between them are one forward: its layers, called one by one
+        starts = [mark.event for last, mark in pairwise(marks) if mark.phase == "forward" != last.phase]
+        return Boundaries(tuple(event - 1 for event in starts[1:]), "recorded forwards")
     return Boundaries(tuple(events), "recorded")
 
 

@@ -4,39 +4,24 @@ Real recordings: true totals per category are known, so what disagrees is spread
 Virtual recordings: judged with and without their "oomdoc" key, block by block.
 """
 
-import contextlib
 import csv
-import gc
-import io
-import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from oomdoc.diagnosers.attribution.attribute import attribute
 from oomdoc.diagnosers.attribution.facts import gather
 from oomdoc.diagnosers.interface import Category
 from oomdoc.diagnosers.profile import build
-from oomdoc.recorders.virtual.device import GpuTarget
-from oomdoc.recorders.virtual.session import virtual_session
 from oomdoc.snapshots.model import Snapshot
 from oomdoc.snapshots.reader import load
 from oomdoc.snapshots.timeline import extent
 
 from ..diagnosers.altered import variants
+from ..diagnosers.recorded import JOBS, record
 
-ROOT = Path(__file__).resolve().parents[2]
-CARD = GpuTarget(
-    name="bench",
-    total_bytes=80 << 30,
-    context_bytes=500 << 20,
-    sm_count=108,
-    threads_per_sm=2048,
-    compute_capability=(8, 0),
-)
 # By what a recording has: little is left of a job whose recording begins within its last backward or step.
 LEAST = (("no frames", 0.6), ("within forward", 0.9), ("within", 0.8), ("", 0.97))
 Cells = Counter[tuple[str, str]]  # (true, found) -> bytes
@@ -94,19 +79,6 @@ def spread(true: dict[str, int], found: dict[str, int]) -> Cells:
     return cells
 
 
-def virtual(script: Path) -> Snapshot:
-    """Of the whole script, while everything it made is still alive."""
-    text = script.read_text()
-    if "torch.distributed" in text:
-        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="8", MASTER_ADDR="localhost", MASTER_PORT="29511")
-    gc.collect()
-    names: dict[str, object] = {"__name__": "__main__", "__file__": str(script)}  # kept: a dump comes before the exit
-    with virtual_session(CARD) as session:
-        with contextlib.suppress(torch.OutOfMemoryError), contextlib.redirect_stdout(io.StringIO()):
-            exec(compile(text, str(script), "exec"), names)
-        return session.snapshot()
-
-
 def judged(whole: Snapshot, bare: Snapshot, begins: int) -> Cells:
     """Block by block at the peak of `bare`; of blocks without a stack only the number per size and category counts."""
     device = bare.devices[0]
@@ -151,8 +123,8 @@ def test_virtual_recordings_without_their_key() -> None:
     """As a GPU would have recorded them: from the start, from the middle, through a ring, without frames."""
     told: dict[str, Cells] = defaultdict(Counter)
     every: Cells = Counter()
-    for script in sorted((ROOT / "tests" / "diagnosers" / "jobs").glob("*.py")):
-        whole = virtual(script)
+    for script in sorted(JOBS.glob("*.py")):
+        whole = record(script.stem, 80 << 10)
         if len(whole.devices[0].trace) == 0:
             continue
         for name, bare, begins in variants(whole):

@@ -1,6 +1,6 @@
 """Made-up jobs on the real allocator: every trace of these tests is what PyTorch's rules make of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
@@ -61,6 +61,7 @@ class Job:
     capacity: int = 1 << 40
     outside: int | None = None  # known card size: capacity + outside
     config: AllocatorConfig = field(default_factory=AllocatorConfig)
+    facts: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.events: list[tuple[Action, int, int, int, int]] = []
@@ -158,6 +159,7 @@ class Job:
             categories=(),
             modules=(),
             devices={},
+            facts=self.facts,
         )
 
 

@@ -354,3 +354,25 @@ def one_stage_has_most_in_flight(kit: Kit) -> tuple[Snapshot, ...]:
 @near("OOM028")
 def stages_are_alike(kit: Kit) -> tuple[Snapshot, ...]:
     return _stages(kit, 1)
+
+
+def _with_a_second_model(kit: Kit, used: int) -> Snapshot:
+    """Twelve large weights of the model that runs; `used` of the second one's sixteen are called too."""
+    own = 6 * (8 * UNIT + 8192)
+    job = kit.Training(outside=1 << 30, moments=0, facts={"parameters": {"bytes": own + used * 8 * UNIT}})
+    job.build()
+    for _ in range(16):
+        job.alloc(8 * UNIT, kit.script(33, *kit.MOVE[:2]))
+    for number in range(2):
+        job.step(number)
+    return job.snapshot()
+
+
+@own("OOM029")
+def a_model_waits_for_its_turn(kit: Kit) -> Snapshot:
+    return _with_a_second_model(kit, used=0)
+
+
+@near("OOM029")
+def both_models_run(kit: Kit) -> Snapshot:
+    return _with_a_second_model(kit, used=16)

@@ -1,0 +1,47 @@
+"""Recordings of small scripts on a virtual GPU, many in one process: torch is imported once."""
+
+import contextlib
+import gc
+import io
+import os
+from functools import cache
+from pathlib import Path
+
+import torch
+from oomdoc.recorders.virtual.device import GpuTarget
+from oomdoc.recorders.virtual.session import virtual_session
+from oomdoc.snapshots.model import Snapshot
+
+JOBS = Path(__file__).resolve().parent / "jobs"
+MIB = 1 << 20
+_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511"}
+
+
+@cache
+def record(name: str, capacity_mib: int) -> Snapshot:
+    """The whole script jobs/NAME.py, or until it runs out of memory, with all it made still alive.
+
+    A distributed one is rank 0 of 8.
+    """
+    target = GpuTarget(
+        name="test-gpu",
+        total_bytes=(capacity_mib + 500) * MIB,
+        context_bytes=500 * MIB,
+        sm_count=108,
+        threads_per_sm=2048,
+        compute_capability=(8, 0),
+    )
+    path = JOBS / f"{name}.py"
+    text = path.read_text()
+    names: dict[str, object] = {"__name__": "__main__", "__file__": str(path)}  # kept: a dump comes before the exit
+    gc.collect()  # tensors of an earlier script that sit in cycles
+    before = dict(os.environ)
+    os.environ.update(_RANK if "torch.distributed" in text else {})
+    try:
+        with virtual_session(target) as session, contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.suppress(torch.OutOfMemoryError):
+                exec(compile(text, str(path), "exec"), names)
+            return session.snapshot()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
