@@ -42,7 +42,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     largest = max(b.requested_bytes for b in blocks.values())
     evidence = [f"{count(len(blocks), 'buffer')}, the largest {size(largest)}"]
     whole = _whole_model(case.profile)
-    remedies = REMEDIES
+    remedies: tuple[str, ...] = REMEDIES
     if whole:
         remedies = (REMEDIES[2], REMEDIES[1])
         if largest >= ONE_UNIT * whole:
