@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow test-next test-frameworks lint bench browser docs screenshots setup clean
+.PHONY: demo test test-slow test-next test-frameworks lint bench browser docs screenshots setup clean accuracy
 
 setup: $(READY)
 
@@ -62,6 +62,11 @@ screenshots: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m pytest tests/benchmarks -q -s -m '' $(TEST_ARGS)
+
+# docs/accuracy.md, whole: an hour; needs the measurements ($$OOMDOC_SHARED) and timm
+accuracy: $(READY)
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[accuracy]'
+	$(BIN)/python tests/benchmarks/accuracy --write
 
 clean:
 	rm -rf $(VENV) .venv-next .venv-frameworks build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .oomdoc

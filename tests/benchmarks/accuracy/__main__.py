@@ -1,0 +1,33 @@
+"""`python tests/benchmarks/accuracy [--write] [recordings] [timm] [published]`: near to what was measured, or how far.
+
+Prints a summary of each section as JSON; with --write its tables go into docs/accuracy.md.
+"""
+
+import argparse
+import json
+from typing import Any
+
+import page
+import published_table
+import recordings_table
+import timm_table
+
+SECTIONS: dict[str, Any] = {"recordings": recordings_table, "timm": timm_table, "published": published_table}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], default=list(SECTIONS))
+    parser.add_argument("--write", action="store_true", help="into docs/accuracy.md")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="every N-th run of timm's table only")
+    given = parser.parse_args()
+    for name in given.sections:
+        section = SECTIONS[name]
+        found = section.rows(given.every) if name == "timm" else section.rows()
+        if given.write:
+            page.put(name, section.section(found))
+        print(json.dumps({name: section.summary(found)}))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

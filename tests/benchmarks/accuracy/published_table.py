@@ -1,0 +1,199 @@
+"""Published memory figures of training runs, each by a script of jobs/ on the card and torch of the publication.
+
+A run that no script here expresses stands below the table with the reason.
+"""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from page import GIB, MIB, made, shared, table
+
+JOBS = Path(__file__).resolve().parents[1] / "jobs"
+UNITS = {"GiB": GIB, "GB": 10**9, "MiB": MIB, "bytes": 1}
+LLAMA = "llama.py --size 8b --fsdp --recompute"
+# What CUDA held on the A100-40GB of itu-rad/GPUMemNet, from a network that is in no table (see timm_table).
+GPUMEMNET = "--gpu a100-40gb --cuda-context 1667MiB"
+H100 = "--gpu h100-80gb --target-torch 2.6"
+CONSUMER = "--gpu rtx-4090 --target-torch 2.4"
+V100 = "--gpu v100-16gb --target-torch 2.0 --cuda-context 1343MiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One published run as a command line. `figure`: allocated, reserved, or device (reserved and context)."""
+
+    options: str
+    script: str
+    figure: str
+    unit: str | None = None  # where the published label is another one than what was measured
+    note: str = ""
+
+
+def _attention(length: int, width: int) -> Job:
+    return Job(
+        options="--gpu a100-80gb-pcie", script=f"attention.py --length {length} --width {width}", figure="allocated"
+    )
+
+
+def _vision(model: str, batch: int) -> Job:
+    return Job(options=GPUMEMNET, script=f"vision.py --model {model} --batch {batch}", figure="device")
+
+
+BEFORE_TORCH_2 = "torch 1.10, older than --target-torch goes"
+LENGTH_TAKEN = "its micro-batch is not published: 1 x 4096 is taken"
+RUNS: dict[int, Job] = {
+    28: Job(
+        options=f"{H100} --capacity 96GiB --nproc-per-node 8 --nnodes 16",
+        script=f"{LLAMA} ops --length 8192 --batch 2",
+        figure="reserved",
+    ),
+    **{
+        number: Job(
+            options=f"{H100} --nproc-per-node 8",
+            script=f"{LLAMA} {how} --length 4096 --batch 1",
+            figure="reserved",
+            unit="GiB",
+            note=LENGTH_TAKEN,
+        )
+        for number, how in ((56, "none"), (59, "second"), (62, "full"))
+    },
+    65: Job(
+        options=CONSUMER,
+        script="vision.py --model vit_huge_patch14_224 --batch 8 --optimizer adamw-fused --precision autocast",
+        figure="allocated",
+        note="published under torch.compile, run eagerly here",
+    ),
+    74: Job(
+        options=CONSUMER,
+        script="vision.py --model vit_giant_patch14_dinov2 --batch 32 --optimizer adam-fused "
+        "--precision bf16 --recompute",
+        figure="allocated",
+    ),
+    83: Job(options=V100, script="bert_trainer.py --batch 4", figure="device", note=BEFORE_TORCH_2),
+    84: Job(options=V100, script="bert_trainer.py --batch 1 --accumulate 4", figure="device", note=BEFORE_TORCH_2),
+    88: Job(options=V100, script="bert_trainer.py --batch 4 --optim adafactor", figure="device", note=BEFORE_TORCH_2),
+    208: _attention(1024, 16),
+    209: _attention(4096, 16),
+    210: _attention(8192, 16),
+    212: _attention(256, 32),
+    215: _attention(8192, 32),
+    216: _attention(16384, 32),
+    219: _attention(4096, 64),
+    220: _attention(8192, 64),
+    224: _attention(4096, 128),
+    226: _attention(16384, 128),
+    232: _vision("vgg16", 64),
+    234: _vision("resnet50", 32),
+    236: _vision("resnet50", 128),
+    237: _vision("xception", 32),
+    240: _vision("mobilenetv2_100", 128),
+    241: _vision("efficientnet_b0", 32),
+    242: _vision("efficientnet_b0", 128),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A published run beside its virtual one, in bytes; `predicted` is None where no script expresses it."""
+
+    number: int
+    what: str
+    published: float
+    predicted: int | None
+    note: str
+
+    @property
+    def error(self) -> float | None:
+        return None if self.predicted is None else self.predicted / self.published - 1
+
+
+def reason(row: dict[str, str]) -> str:
+    """Why no script of the project expresses this run."""
+    text = " ".join(row.values()).lower()
+    for words, why in (
+        (("compile",), "torch.compile: inductor's memory plan is not modelled"),
+        (("fp8", "float8", "8bit", "8-bit", "nf4", "qlora", "nvfp4"), "quantised kernels of another library"),
+        (("oom",), "ended out of memory: there is no figure"),
+        (("offload",), "CPUOffloadOptimizer of torchao is not on this machine"),
+        (("alpaca", "wikitext", "(max)", "max 768", "twitter"), "the lengths of its batches are not published"),
+        (("b200", "mi300"), "a card that is not stated, or not NVIDIA's"),
+    ):
+        if any(word in text for word in words):
+            return why
+    return "its script is another project's, and not written anew here"
+
+
+def rows(only: Iterable[int] = ()) -> list[Row]:
+    wanted = set(only)
+    with (shared() / "data" / "published_peaks.csv").open() as stream:
+        published = [row for row in csv.DictReader(stream) if not wanted or int(row["id"]) in wanted]
+    return [_row(each) for each in published]
+
+
+def _row(row: dict[str, str]) -> Row:
+    number, job = int(row["id"]), RUNS.get(int(row["id"]))
+    what = f"{row['model']}, {row['seq_len']} x {row['micro_batch']}, {row['precision']}, {row['gpu_type']}"
+    if job is None:
+        return Row(number, what, 0.0, None, reason(row))
+    unit = job.unit or re.split(r"[ (]", row["unit"])[0]
+    predicted = run(job)
+    found = f"published {row['measured_peak']} {unit}, predicted {predicted / UNITS[unit]:.3f}"
+    print(f"{number} {what}: {found}", file=sys.stderr, flush=True)  # noqa: T201
+    return Row(number, what, float(row["measured_peak"]) * UNITS[unit], predicted, job.note)
+
+
+def run(job: Job) -> int:
+    """The figure of a virtual run, in bytes, from the report that users get."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        script, *args = job.script.split()
+        command = [sys.executable, "-m", "oomdoc", "run", *job.options.split(), "--steps", "100", "-o", folder]
+        command += ["--format", "json", "--output", str(report), str(JOBS / script), *args]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{job.script} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
+        [device] = json.loads(report.read_text())["devices"]
+        peak = device["peak"]
+        if job.figure == "device":
+            return int(peak["reserved_bytes"]) + int(device["outside_bytes"])
+        return int(peak[f"{job.figure}_bytes"])
+
+
+def summary(found: list[Row]) -> dict[str, float]:
+    errors = [abs(row.error) for row in found if row.error is not None]
+    return {
+        "runs": len(errors),
+        "within 5 %": sum(error <= 0.05 for error in errors),
+        "explained": sum(row.error is None for row in found),
+    }
+
+
+def section(found: list[Row]) -> str:
+    head = ("row", "run", "published GiB", "predicted GiB", "error", "note")
+    lines = [
+        (
+            row.number,
+            row.what,
+            f"{row.published / GIB:.3f}",
+            f"{row.predicted / GIB:.3f}",
+            f"{100 * row.error:+.1f} %",
+            row.note,
+        )
+        for row in found
+        if row.predicted is not None and row.error is not None
+    ]
+    why = defaultdict(list)
+    for row in found:
+        if row.predicted is None:
+            why[row.note].append(str(row.number))
+    rest = [(cause, ", ".join(numbers)) for cause, numbers in sorted(why.items())]
+    left = table(("why", "rows"), rest, text_columns=2)
+    return "\n\n".join([made(), table(head, lines, text_columns=2), "Rows that no script here expresses:", left])

@@ -1,0 +1,125 @@
+"""Scripts that follow the jobs of public recordings, against those recordings: allocations in order and size, peaks."""
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import pairwise
+from pathlib import Path
+
+from oomdoc.recorders.launch import RunSpec, run
+from oomdoc.snapshots import reader
+from oomdoc.snapshots.model import Action, DeviceSnapshot, Snapshot
+from oomdoc.snapshots.timeline import extent, live_bytes
+from page import MIB, made, shared, table
+
+JOBS = Path(__file__).resolve().parents[2] / "recorders" / "jobs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    recording: str
+    script: str
+    args: str = ""
+    after_steps: int = 0  # the recording began when so many optimizer steps were done
+
+
+RUNS = (
+    Job(recording="lm-fwd-150-complete", script="course_lm.py", args="--context 150"),
+    Job(recording="lm-fwd-200-amp-complete", script="course_lm.py", args="--context 200 --autocast"),
+    Job(recording="lm-fwdbwd-100-complete", script="course_lm.py", args="--context 100 --train"),
+    Job(recording="lm-fwdbwd-200-amp-complete", script="course_lm.py", args="--context 200 --autocast --train"),
+    Job(recording="lm-full-step-adamw", script="large_lm.py", after_steps=1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Bytes; `matched` is the share of the recorded allocations that the virtual run makes, in order and size."""
+
+    recording: str
+    allocations: int
+    matched: float
+    peak: int
+    real_peak: int
+    reserved: int
+    real_reserved: int
+
+
+def rows() -> list[Row]:
+    return [_row(job) for job in RUNS]
+
+
+def _row(job: Job) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        spec = RunSpec(
+            script=str(JOBS / job.script),
+            args=tuple(job.args.split()),
+            run_dir=Path(folder),
+            gpu="a100-80gb",
+            steps=0,
+            target_torch=(2, 9),
+        )
+        virtual = reader.load(run(spec).snapshots[0])
+    real = reader.load(shared() / "data" / "snapshots" / f"{job.recording}.pickle").devices[0]
+    [ours] = virtual.devices
+    begin, expected = _begin(virtual, job.after_steps), extent(real)
+    made_here, recorded = _sizes(ours, begin), _sizes(real)
+    row = Row(
+        job.recording,
+        len(recorded),
+        matched(recorded, made_here),
+        int(live_bytes(ours)[begin:].max()),
+        int(expected.peak),
+        int(extent(ours).reserved_peak),
+        int(expected.reserved_peak),
+    )
+    print(f"{job.recording}: {100 * row.matched:.2f} % of {row.allocations}", file=sys.stderr, flush=True)  # noqa: T201
+    return row
+
+
+def _begin(snapshot: Snapshot, steps: int) -> int:
+    """The event at which the recorded window begins."""
+    if not steps or snapshot.recording is None:
+        return 0
+    marks = snapshot.recording.devices[0].marks
+    ends = [after.event for before, after in pairwise(marks) if before.phase == "optimizer"]
+    return ends[steps - 1]
+
+
+def _sizes(device: DeviceSnapshot, begin: int = 0) -> list[int]:
+    trace = device.trace
+    allocates = trace.action[begin:] == Action.ALLOC
+    return [int(size) for size in trace.size[begin:][allocates]]
+
+
+def matched(recorded: list[int], ours: list[int]) -> float:
+    """Share of `recorded` in its longest common run with `ours` (in order)."""
+    if recorded == ours[-len(recorded) :] or recorded == ours[: len(recorded)]:
+        return 1.0
+    blocks = SequenceMatcher(None, recorded, ours, autojunk=False).get_matching_blocks()
+    return sum(block.size for block in blocks) / len(recorded)
+
+
+def summary(found: list[Row]) -> dict[str, float]:
+    return {
+        "runs": len(found),
+        "matched": min(row.matched for row in found),
+        "peak": max(abs(row.peak / row.real_peak - 1) for row in found),
+        "reserved": max(abs(row.reserved / row.real_reserved - 1) for row in found),
+    }
+
+
+def section(found: list[Row]) -> str:
+    head = ("recording", "allocations", "matched", "peak allocated MiB", "real", "peak reserved MiB", "real")
+    lines = [
+        (
+            row.recording,
+            row.allocations,
+            f"{100 * row.matched:.2f} %",
+            *(f"{each / MIB:.2f}" for each in (row.peak, row.real_peak)),
+            *(f"{each / MIB:.0f}" for each in (row.reserved, row.real_reserved)),
+        )
+        for row in found
+    ]
+    return f"{made()}\n\n{table(head, lines)}"
