@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from ...allocator.config import AllocatorConfig
-from ...allocator.driver import GRANULE
+from ...allocator.driver import GRANULE, VirtualDriver
 from ...allocator.machine import Allocator, OutOfMemory
 from ...diagnosers.interface import CATEGORIES, Category
 from ...snapshots.model import Action
@@ -109,15 +109,28 @@ class VirtualDevice:
         self.allocations = 0  # storages and scratch ever allocated
         self.lock = threading.Lock()
         self._late: deque[tuple[int, int]] = deque()  # frees that arrived while an allocator was at work
+        self.taken_outside = [0] * count  # by libraries that the allocator does not know, such as NCCL
         self.settings: Callable[[], AllocatorConfig | None] | None = None  # asked for at the first allocation
         self.allocators = self._made(config or AllocatorConfig())
 
     def _made(self, config: AllocatorConfig) -> list[Allocator]:
-        target = self.target
+        capacity, total = self.target.capacity_bytes, self.target.total_bytes
+        self.drivers = [VirtualDriver(capacity - taken) for taken in self.taken_outside]
         return [
-            Allocator(config, target.capacity_bytes, self._emitter(index), total_bytes=target.total_bytes)
-            for index in range(self.count)
+            Allocator(config, capacity, self._emitter(index), total_bytes=total, driver=driver)
+            for index, driver in enumerate(self.drivers)
         ]
+
+    def take_outside(self, nbytes: int, index: int = 0) -> None:
+        """A library takes memory of the card for itself, as far as there is any, for good."""
+        driver = self.drivers[index]
+        taken = max(0, min(nbytes, driver.free_bytes()))
+        driver.capacity_bytes -= taken
+        self.taken_outside[index] += taken
+
+    def outside_bytes(self, index: int = 0) -> int:
+        """What is on the card beside the allocator's own: the context, and what libraries took."""
+        return self.target.outside_bytes + self.taken_outside[index]
 
     def _begin(self) -> None:
         """PyTorch reads its settings when CUDA starts: a script may have set them before."""

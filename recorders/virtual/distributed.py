@@ -39,6 +39,7 @@ def _helper(size: int, rank: int, ranks: list[int], backend: Any, store: Any, *a
     if isinstance(group, VirtualGroup):
         asked = "nccl" if str(backend) == "undefined" else backend
         c10d._world.pg_map[group] = (asked, own_store)
+        group.connected = "nccl" not in str(asked)
     return group, own_store
 
 

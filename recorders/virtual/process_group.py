@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from .face import canonical_device
+from .nccl import connects
 from .private import raw_is_meta
 from .storages import is_virtual
 
@@ -48,6 +49,7 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
         super().__init__(rank, size)
         self._rank, self._size, self._name = rank, size, name
         self._description = ""
+        self.connected = False  # its communicator was made, or it is no group of NCCL
 
     # ---- what it is
 
@@ -115,21 +117,26 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
             elif _real(tensor) and operation == dist.ReduceOp.PRODUCT:
                 tensor.pow_(self._size)
 
+    @connects
     def allreduce(self, tensors: _Tensors, opts: Any = None) -> Any:
         self._reduce(tensors, opts)
         return _done(list(tensors))
 
+    @connects
     def allreduce_coalesced(self, tensors: _Tensors, opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
 
+    @connects
     def reduce(self, tensors: _Tensors, opts: Any = None) -> Any:
         if getattr(opts, "rootRank", self._rank) == self._rank:
             self._reduce(tensors, opts)
         return _done(list(tensors))
 
+    @connects
     def broadcast(self, tensors: _Tensors, opts: Any = None) -> Any:
         return _done(list(tensors))
 
+    @connects
     def allgather(self, outputs: Sequence[_Tensors], inputs: _Tensors, opts: Any = None) -> Any:
         for parts, own in zip(outputs, inputs, strict=True):
             flat = _flat(parts)
@@ -137,22 +144,26 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
             del flat
         return _done(list(outputs))
 
+    @connects
     def allgather_coalesced(self, outputs: Sequence[_Tensors], inputs: _Tensors, opts: Any = None) -> Any:
         for parts in outputs:
             for part, own in zip(parts, inputs, strict=True):
                 _copy_each([part], own)
         return _done(list(outputs))
 
+    @connects
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Any:
         if _real(output) and _real(own) and output.numel():
             output.view(self._size, -1).copy_(own.reshape(1, -1).expand(self._size, -1))
         return _done([output])
 
+    @connects
     def all_gather_single_coalesced(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> Any:
         for output, own in zip(outputs, inputs, strict=True):
             self.all_gather_single(output, own)
         return _done(list(outputs))
 
+    @connects
     def reduce_scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], opts: Any = None) -> Any:
         for output, parts in zip(outputs, inputs, strict=True):
             flat = _flat(parts)
@@ -161,33 +172,39 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
         self._reduce(outputs, opts)
         return _done(list(outputs))
 
+    @connects
     def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> Any:
         if _real(output) and _real(whole) and output.numel():
             output.copy_(whole.reshape(self._size, -1)[self._rank].view_as(output))
             self._reduce([output], opts)
         return _done([output])
 
+    @connects
     def reduce_scatter_single_coalesced(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> Any:
         for output, whole in zip(outputs, inputs, strict=True):
             self.reduce_scatter_single(output, whole, opts)
         return _done(list(outputs))
 
+    @connects
     def gather(self, outputs: Sequence[_Tensors], inputs: _Tensors, opts: Any = None) -> Any:
         for parts, own in zip(outputs, inputs, strict=False):
             _copy_each(parts, own)
         return _done(list(outputs))
 
+    @connects
     def scatter(self, outputs: _Tensors, inputs: Sequence[_Tensors], opts: Any = None) -> Any:
         for output, parts in zip(outputs, inputs, strict=False):
             _copy_each([output], parts[self._rank])
         return _done(list(outputs))
 
+    @connects
     def alltoall(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> Any:
         for output, part in zip(outputs, inputs, strict=True):
             if output.shape == part.shape:
                 _copy_each([output], part)
         return _done(list(outputs))
 
+    @connects
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -200,12 +217,15 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
             _copy_each([output], whole)
         return _done([output])
 
+    @connects
     def send(self, tensors: _Tensors, destination: int, tag: int = 0) -> Any:
         return _done(list(tensors))
 
+    @connects
     def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> Any:
         return _done(list(tensors))
 
+    @connects
     def recv_anysource(self, tensors: _Tensors, tag: int = 0) -> Any:
         return _done(list(tensors))
 

@@ -53,7 +53,7 @@ def build(
             versions={"torch": str(torch.__version__), "python": platform.python_version()},
             gpu=device.target.name,
             capacity_bytes=device.target.total_bytes,
-            outside_bytes=device.target.outside_bytes,
+            outside_bytes=max(device.outside_bytes(index) for index in used),
             rank=rank,
             world_size=world_size,
             categories=CATEGORIES,

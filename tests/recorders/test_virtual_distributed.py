@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.distributed as dist
+from oomdoc.recorders.virtual.nccl import COMMUNICATOR_BYTES, KERNELS_BYTES
 from oomdoc.recorders.virtual.session import Session, virtual_session
 from torch import nn
 
@@ -29,6 +30,26 @@ def test_the_environment_s_rank_and_size(rank_1_of_4: Session) -> None:
     assert (dist.get_rank(mine), dist.get_world_size(mine), dist.get_backend(mine)) == (1, 2, "nccl")
     assert dist.new_group([2, 3]) == dist.GroupMember.NON_GROUP_MEMBER
     dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_nccl_takes_memory_beside_the_allocator(rank_1_of_4: Session) -> None:
+    """At a group's first collective on the GPU, once; the library's kernels only once for all groups."""
+    dist.init_process_group("nccl")
+    x = torch.ones(1 << 20, device="cuda")
+    dist.barrier()
+    dist.all_reduce(torch.ones(4))
+    before, context = torch.cuda.mem_get_info()[0], A100_LIKE.outside_bytes
+    taken = []
+    for group in (None, None, dist.new_group([0, 1]), dist.new_group([0, 1], backend="gloo")):
+        dist.all_reduce(x, group=group)
+        taken.append(before - torch.cuda.mem_get_info()[0])
+    one, two = KERNELS_BYTES + COMMUNICATOR_BYTES, KERNELS_BYTES + 2 * COMMUNICATOR_BYTES
+    assert taken == [one, one, two, two]
+    recording = rank_1_of_4.snapshot().recording
+    assert recording is not None
+    assert recording.outside_bytes == context + two
+    assert any("NCCL is taken to hold" in note for note in rank_1_of_4.notes)
     dist.destroy_process_group()
 
 
