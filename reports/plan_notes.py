@@ -9,6 +9,9 @@ from rich.text import Text
 from ..remedies.interface import Candidate, Communication, Exchange, Plan
 from .text import factor, size
 
+COMMUNICATION = "Between the GPUs"
+HEADS = ("", "collective", "each", "a step", "how", "bound by")
+
 
 def front(shown: Sequence[Candidate]) -> Iterator[RenderableType]:
     numbers = [str(number) for number, each in enumerate(shown, 1) if each.pareto]
@@ -18,29 +21,44 @@ def front(shown: Sequence[Candidate]) -> Iterator[RenderableType]:
 
 def notes(plan: Plan) -> Iterator[RenderableType]:
     for sentence in plan.way_out:
-        yield Text.assemble(("· ", "yellow"), sentence[:1].upper() + sentence[1:] + ".")
+        yield Text.assemble(("· ", "yellow"), as_sentence(sentence))
     if plan.communication is not None:
         yield from _communication(plan.communication)
 
 
+def as_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def _communication(found: Communication) -> Iterator[RenderableType]:
     yield Text("")
-    yield Text.assemble(("Between the GPUs: ", "bold"), found.advice, ".")
+    yield Text.assemble((f"{COMMUNICATION}: ", "bold"), found.advice, ".")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("", "collective", "each", "a step", "how", "bound by"):
+    for name in HEADS:
         table.add_column(name, no_wrap=name != "", overflow="fold")
     for each in found.exchanges:
-        table.add_row(*_row(each))
+        table.add_row(*row(each))
     yield table
+    for name, text in a_step(found):
+        yield Text.assemble((f"{name}: ", "bold"), text)
+    for what, why in reasons(found):
+        yield Text.assemble((f"{what}: ", "dim"), (why, "dim"))
+
+
+def a_step(found: Communication) -> Iterator[tuple[str, str]]:
+    """(strategy, its time of collectives in a step)."""
     for name, seconds in found.seconds.items():
         slower = found.step_time_factor.get(name)
         text = f", step time {factor(slower)}" if slower else ""
-        yield Text.assemble((f"{name}: ", "bold"), f"{1e3 * seconds:.1f} ms of collectives a step{text}")
+        yield name, f"{1e3 * seconds:.1f} ms of collectives a step{text}"
+
+
+def reasons(found: Communication) -> Iterator[tuple[str, str]]:
     for each in found.exchanges:
-        yield Text.assemble((f"{each.strategy}, {each.collective} of {each.what}: ", "dim"), (each.why, "dim"))
+        yield f"{each.strategy}, {each.collective} of {each.what}", each.why
 
 
-def _row(each: Exchange) -> tuple[str, ...]:
+def row(each: Exchange) -> tuple[str, ...]:
     where = {"intra": "links in the node", "inter": "the network"}.get(each.bound, each.bound)
     one, all_of_them = f"{1e6 * each.seconds:.0f} us", f"{1e3 * each.count * each.seconds:.1f} ms"
     words = f"{each.collective} of {size(each.nbytes)}"

@@ -26,10 +26,10 @@ def chosen(ranks: Ranks) -> tuple[RankSummary, ...]:
 
 
 def rows(ranks: Ranks) -> list[tuple[str, ...]]:
-    return [_row(each) for each in chosen(ranks)]
+    return [row(each) for each in chosen(ranks)]
 
 
-def _row(summary: RankSummary) -> tuple[str, ...]:
+def row(summary: RankSummary) -> tuple[str, ...]:
     largest = max(summary.categories.items(), key=lambda each: each[1], default=None)
     when = moment(summary.step, summary.phase)
     ended = f"out of memory{f', {when}' if when else ''}" if summary.out_of_memory else summary.ended or ""

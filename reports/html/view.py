@@ -7,20 +7,23 @@ from typing import Any
 from ...allocator.fragmentation import pinned
 from ...diagnosers.heap import heap
 from ...diagnosers.interface import DeviceProfile, Finding, Location
+from ...diagnosers.ranks import Ranks
 from ...gates.interface import Gate
-from ...remedies.interface import Candidate, Plan
+from ...remedies.interface import Candidate, Communication, Plan
+from .. import plan_notes, rank_table
 from ..figures import assumed, estimated_bytes, grouped, parts, peak_bytes, used_bytes
 from ..gate_text import failed_checks, sentence
 from ..headline import assumed_heading, facts, headline, memory_heading, replay_heading
 from ..json import inconclusive
 from ..model import DeviceReplay, Report
-from ..shortlist import does_not_fit, heading
+from ..shortlist import does_not_fit, heading, listed
 from ..text import band, category_title, change, device_title, factor, maybe_size, percent, place, site_place, size
 
 DRAWN_DEVICES = 8  # with charts and tables of their own; of more, the rest stand in the table of all
 _CALL_SITES = 25
 _PINNED = 12
 _HOLDERS = 3
+_CANDIDATES = 12
 
 
 def drawn_devices(report: Report) -> tuple[DeviceProfile, ...]:
@@ -49,6 +52,7 @@ def content(report: Report) -> dict[str, Any]:
         "all_devices": _all_devices(report) if len(report.diagnosis.profile.devices) > 1 else None,
         "drawn": len(drawn),
         "devices": [_device(report, device) for device in drawn],
+        "ranks": _ranks(report.ranks),
         "log": _log(report),
         "findings": [_finding(finding, report) for finding in report.diagnosis.findings],
         "plan": _plan(report.plan, out_of_memory=verdict.out_of_memory) if report.plan else None,
@@ -165,20 +169,56 @@ def _code(location: Location, report: Report) -> dict[str, Any]:
 
 def _plan(plan: Plan, *, out_of_memory: bool) -> dict[str, Any]:
     """Every candidate, also those that do not fit: a page has the room, and says so in the row."""
+    able = listed(plan)
+    ordered = [*able, *(each for each in plan.candidates if each not in able)]
+    rows = [_candidate(number, each) for number, each in enumerate(ordered, 1)]
     return {
         "heading": heading(plan, out_of_memory=out_of_memory) if plan.candidates else "Remedies",
-        "rows": [
-            {
-                "change": change(each),
-                "predicted": _in_two(band(each.estimate.predicted_peak_bytes)),
-                "verified": _in_two(_verified(each)),
-                "time": _in_two(factor(each.estimate.step_time_factor)),
-                "numerics": each.estimate.numerics.value,
-                "why": each.estimate.why,
-                "tone": _tone(each),
-            }
-            for each in plan.candidates
-        ],
+        "first": rows[:_CANDIDATES],
+        "more": rows[_CANDIDATES:],
+        "way_out": [plan_notes.as_sentence(each) for each in plan.way_out],
+        "communication": _communication(plan.communication) if plan.communication else None,
+    }
+
+
+def _candidate(number: int, candidate: Candidate) -> dict[str, Any]:
+    estimate = candidate.estimate
+    return {
+        "number": number,
+        "change": change(candidate),
+        "predicted": _in_two(band(estimate.predicted_peak_bytes)),
+        "verified": _in_two(_verified(candidate)),
+        "time": _in_two(factor(estimate.step_time_factor)),
+        "numerics": estimate.numerics.value,
+        "why": estimate.why,
+        "spread": estimate.spread,
+        "pareto": candidate.pareto,
+        "tone": _tone(candidate),
+    }
+
+
+def _communication(found: Communication) -> dict[str, Any]:
+    return {
+        "heading": plan_notes.COMMUNICATION,
+        "advice": found.advice,
+        "heads": plan_notes.HEADS,
+        "rows": [plan_notes.row(each) for each in found.exchanges],
+        "a_step": list(plan_notes.a_step(found)),
+        "reasons": list(plan_notes.reasons(found)),
+    }
+
+
+def _ranks(ranks: Ranks | None) -> dict[str, Any] | None:
+    """The ranks that left a summary, those that failed first: all of them, a page has the room."""
+    if ranks is None:
+        return None
+    order = sorted(ranks.summaries, key=lambda each: (not each.out_of_memory, each.rank))
+    return {
+        "heading": f"Ranks ({len(ranks.summaries)} of {ranks.world_size})",
+        "told": ranks.told,
+        "heads": [(title, "n" if where == "right" else "") for title, where in rank_table.HEADS],
+        "chosen": rank_table.rows(ranks),
+        "all": [rank_table.row(each) for each in order] if len(order) > len(rank_table.chosen(ranks)) else [],
     }
 
 

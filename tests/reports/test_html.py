@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from oomdoc.diagnosers import profile
 from oomdoc.diagnosers.interface import Diagnosis
+from oomdoc.diagnosers.ranks import RankSummary
+from oomdoc.recorders import summary
 from oomdoc.reports.build import build as build_report
 from oomdoc.reports.html import page as html
 from oomdoc.reports.html.sampling import moments, stacked
@@ -252,11 +254,41 @@ def test_a_merge_of_1024_ranks(tmp_path: Path, opened: Any) -> None:
     seen = opened(page)
     is_clean(seen, page)
     seen.page.evaluate("document.querySelector('#ranks details').open = true")
-    picture(seen.page, "ranks-verdict", "#verdict", "#ranks")
     assert seen.page.locator("#ranks tbody tr").count() == 1024
     assert seen.page.inner_text("#ranks tbody tr >> nth=0").startswith("rank 700, device 0\tout of memory")
     assert seen.page.inner_text("#memory-1").startswith("Memory at the failure (rank 700")
     assert seen.page.locator("#device option").count() == 8
+
+
+@pytest.mark.slow
+def test_a_run_of_1024_ranks_with_their_summaries(tmp_path: Path, opened: Any) -> None:
+    """What `oomdoc run` leaves of so many: a summary of each, snapshots of the few that tell most."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    for rank in range(1024):
+        failed = rank in (300, 700)
+        found = RankSummary(
+            rank=rank, world_size=1024, host=f"node{rank // 8:03}", capacity_bytes=80 << 30, requested_bytes=60 << 30,
+            reserved_bytes=(79 if failed else 64) << 30, categories={"activation": 40 << 30, "parameter": 20 << 30},
+            out_of_memory=failed, oom_time=1.8e9 + rank if failed else None,
+            oom_asked_bytes=3 << 30 if failed else None,
+            step=2, phase="backward", stage="blocks.0", exit_status=int(failed),
+        )  # fmt: skip
+        (folder / f"rank{rank}.summary.json").write_text(summary.dumps(found))
+    stacks = ordinary_stacks()
+    for rank in (0, 300):
+        recorder = training(900, stacks, (300 if rank else 4000) * MIB)
+        writer.dump(snapshot([recorder]), folder / f"rank{rank}.pickle")
+    page = made(tmp_path, folder)
+    seen = opened(page)
+    is_clean(seen, page)
+    text = seen.page.inner_text("main")
+    assert "Ranks (1024 of 1024)" in text
+    assert "rank 300" in text
+    picture(seen.page, "ranks-verdict", "#verdict", "section[aria-labelledby=every-rank]")
+    seen.page.click("section[aria-labelledby=every-rank] summary")
+    assert seen.page.locator("section[aria-labelledby=every-rank] details tbody tr").count() == 1024
+    assert seen.messages == []
 
 
 def test_every_state_drawn_is_a_real_one_and_no_peak_is_lost() -> None:
