@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ..diagnosers.explanation import explain
 from ..diagnosers.interface import DeviceProfile, Diagnosis, Location, MemoryProfile
 from ..diagnosers.source import source_lines
 from ..gates.interface import Gate
@@ -37,6 +38,7 @@ def build(
         gate=gate,
         replays=replays,
         next_commands=next_commands,
+        explanation=explain(diagnosis),
         excerpts=excerpts(location for finding in diagnosis.findings for location in finding.locations),
     )
 

@@ -39,6 +39,10 @@ def to_dict(report: Report) -> dict[str, Any]:
         "inconclusive": inconclusive(report) + assumptions(report),
         "remedies": [candidate(each) for each in report.plan.candidates] if report.plan else [],
     }
+    if report.explanation is not None:
+        from . import explained
+
+        content["explanation"] = explained.section(report.explanation)
     if report.ranks is not None:
         from . import ranks_json
 

@@ -29,6 +29,12 @@ def render(report: Report) -> str:
         blocks.append("### What the log says")
         blocks.append("\n".join(f"- {inert(where)} {inert(what)}" for where, what in rows(report.log)))
     blocks += [_replay(replay) for replay in report.replays]
+    if report.explanation is not None and report.plan is None:
+        from .explained import lines as explained
+
+        blocks.append("### Explained")
+        told = (f"**{word}:** {inert(text)}" if word else inert(text) for word, text in explained(report.explanation))
+        blocks.append("\n".join(f"- {line}" for line in told))
     if report.diagnosis.findings:
         blocks.append("### Causes")
         blocks += [_finding(finding, report) for finding in report.diagnosis.findings]

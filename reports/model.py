@@ -10,6 +10,7 @@ from ..remedies.interface import Plan
 
 if TYPE_CHECKING:
     from ..diagnosers.compare import Comparison  # the other commands start without it
+    from ..diagnosers.explanation import Explanation
     from ..diagnosers.from_log import Log
     from ..diagnosers.ranks import Ranks
 
@@ -73,6 +74,7 @@ class Report:
     ranks: "Ranks | None" = None  # the job's ranks side by side, where each left a summary
     log: "Log | None" = None  # where messages were read, not recordings: then the profile has no devices
     excerpts: Mapping[Location, Excerpt] = field(default_factory=dict)
+    explanation: "Explanation | None" = None  # of the fullest device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

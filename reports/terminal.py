@@ -40,6 +40,7 @@ def _body(report: Report, console: Console) -> Iterator[RenderableType]:
     yield from _log(report)
     for replay in report.replays:
         yield from _replay(replay)
+    yield from _explained(report)
     if report.diagnosis.findings:
         yield _heading("Causes")
         for number, finding in enumerate(report.diagnosis.findings, 1):
@@ -114,6 +115,20 @@ def _log(report: Report) -> Iterator[RenderableType]:
     table.add_column(ratio=1)
     for where, what in rows(report.log):
         table.add_row(Text(where), Text(what))
+    yield table
+
+
+def _explained(report: Report) -> Iterator[RenderableType]:
+    if report.explanation is None or report.plan is not None:
+        return
+    from .explained import lines
+
+    yield _heading("Explained")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(ratio=1)
+    for word, text in lines(report.explanation):
+        table.add_row(word, Text(text))
     yield table
 
 
