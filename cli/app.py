@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 from .. import __version__
 from . import analyze, diff, doctor, explain, fit, fix, gate, plan, replay, run
 from .ending import exit_status
-from .options import SCRIPT_CONTEXT
+from .options import SCRIPT_CONTEXT, talking
 
 EPILOG = (
     "Exit status: 0 fine; 1 out of memory, or the gate was exceeded; 2 wrong usage; 3 the input cannot be read; "
@@ -59,13 +59,13 @@ def root(
     """Diagnose GPU out-of-memory in PyTorch jobs, and prescribe the change that fixes it."""
 
 
-app.command(epilog=run.EPILOG, context_settings=SCRIPT_CONTEXT)(run.run)
-app.command(epilog=analyze.EPILOG)(analyze.analyze)
-app.command(epilog=plan.EPILOG, context_settings=SCRIPT_CONTEXT)(plan.plan)
-app.command(epilog=fix.EPILOG, cls=fix.FixCommand)(fix.fix)
-app.command(epilog=fit.EPILOG, context_settings=SCRIPT_CONTEXT)(fit.fit)
-app.command(epilog=gate.EPILOG, context_settings=SCRIPT_CONTEXT)(gate.gate)
-app.command(epilog=diff.EPILOG)(diff.diff)
-app.command(epilog=replay.EPILOG)(replay.replay)
-app.command(epilog=explain.EPILOG)(explain.explain)
-app.command(epilog=doctor.EPILOG)(doctor.doctor)
+app.command(epilog=run.EPILOG, context_settings=SCRIPT_CONTEXT)(talking(run.run))
+app.command(epilog=analyze.EPILOG)(talking(analyze.analyze))
+app.command(epilog=plan.EPILOG, context_settings=SCRIPT_CONTEXT)(talking(plan.plan))
+app.command(epilog=fix.EPILOG, cls=fix.FixCommand)(talking(fix.fix))
+app.command(epilog=fit.EPILOG, context_settings=SCRIPT_CONTEXT)(talking(fit.fit))
+app.command(epilog=gate.EPILOG, context_settings=SCRIPT_CONTEXT)(talking(gate.gate))
+app.command(epilog=diff.EPILOG)(talking(diff.diff))
+app.command(epilog=replay.EPILOG)(talking(replay.replay))
+app.command(epilog=explain.EPILOG)(talking(explain.explain))
+app.command(epilog=doctor.EPILOG)(talking(doctor.doctor))

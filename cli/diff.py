@@ -61,7 +61,7 @@ def diff(
     from ..diagnosers.compare import compare
     from ..gates.settings import parse_amount
     from ..reports.model import Diff
-    from .output import put, say, write_file
+    from .output import note, put, write_file
 
     allowed = None if fail_on_growth is None else parse_amount(fail_on_growth)
     profiles = [profile_files(snapshot_files([each])) for each in (before, after)]
@@ -70,7 +70,7 @@ def diff(
         put(_render(found, form, sys.stdout))
     else:
         write_file(output, _render(found, form, None))
-        say(f"wrote {output}")
+        note(f"wrote {output}")
     if allowed is not None and _grew(found, allowed):
         raise typer.Exit(1)
 
@@ -104,10 +104,12 @@ def _sentence(device: "DeviceComparison", before: int, after: int) -> str:
 def _render(found: "Diff", form: DiffFormat, stream: "TextIO | None") -> str:
     """`stream` is the terminal that will show it, None for a file."""
     from ..reports import diff_json, diff_markdown, diff_terminal
-    from .output import colors, has_utf8, width
+    from .output import Talk, colors, has_utf8, width
 
     if form is DiffFormat.JSON:
         return diff_json.render(found)
     if form is DiffFormat.MARKDOWN:
         return diff_markdown.render(found)
-    return diff_terminal.render(found, width=width(stream), color=colors(stream), ascii_only=not has_utf8(stream))
+    return diff_terminal.render(
+        found, width=width(stream), color=colors(stream), ascii_only=not has_utf8(stream), full=Talk.verbose
+    )

@@ -1,10 +1,14 @@
 """`oomdoc doctor`: what this machine has, and what oomdoc can do here."""
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from .. import __version__
-from .health import Check, all_checks
 from .output import put
+
+if TYPE_CHECKING:
+    from .health import Check
 
 EPILOG = """Examples:
 
@@ -19,13 +23,15 @@ def doctor() -> None:
 
     Exit status 1 when something that a run needs is missing.
     """
+    from .health import all_checks
+
     checks = all_checks()
     put(draw(checks))
     if any(check.good is False for check in checks):
         raise typer.Exit(1)
 
 
-def draw(checks: list[Check]) -> str:
+def draw(checks: "list[Check]") -> str:
     wide = max(len(check.name) for check in checks)
     lines = [f"{_MARKS[check.good]}{check.name:<{wide}}  {check.text}" for check in checks]
     return "\n".join([f"oomdoc {__version__}", *lines]) + "\n"

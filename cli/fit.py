@@ -50,7 +50,7 @@ class Trial:
 
     def run(self, value: int) -> "Probe":
         from .launching import record
-        from .output import say
+        from .output import note
 
         command = replace(self.command, args=self.varied.arguments(self.command.args, value))
         folder = self.directory / str(value)
@@ -61,7 +61,7 @@ class Trial:
         with _environment(self.varied.environment(value)):
             result = record(command, folder, what=f"trying {text} {where}", log=folder / LOG_FILE)
         probe = self._judge(value, result)
-        say(f"{text} {where}: {_said(probe)}")
+        note(f"{text} {where}: {_said(probe)}")
         return probe
 
     def _judge(self, value: int, result: "RunResult") -> "Probe":
@@ -150,7 +150,7 @@ def fit(
     """
     from ..reports.fit import Fit
     from .launching import command_of, new_run_dir
-    from .output import say
+    from .output import note
     from .varying import parse
 
     varied, others = parse(vary, args or [])
@@ -177,7 +177,7 @@ def fit(
     )
     _emit(found, form, output)
     if directory is not None:
-        say(f"the recordings of the largest values are in {directory}")
+        note(f"the recordings of the largest values are in {directory}")
     if not found.fits:
         raise typer.Exit(1)
 
@@ -259,7 +259,7 @@ def _emit(found: object, form: FitFormat, output: Path | None) -> None:
     import sys
 
     from ..reports import fit as reports
-    from .output import colors, has_utf8, put, say, width, write_file
+    from .output import colors, has_utf8, note, put, width, write_file
 
     assert isinstance(found, reports.Fit)
     stream = sys.stdout if output is None else None
@@ -271,4 +271,4 @@ def _emit(found: object, form: FitFormat, output: Path | None) -> None:
         put(text)
     else:
         write_file(output, text)
-        say(f"wrote {output}")
+        note(f"wrote {output}")

@@ -258,7 +258,7 @@ def _proven(planned: Planned, path: Path, patch: "Patch") -> bool:
 
 def _write(path: Path, patch: "Patch") -> None:
     """Whole or not at all, with the mode of the old file; a link stays one."""
-    from .output import checked_output, say
+    from .output import checked_output, note
 
     checked_output(path)
     path = path.resolve() if path.is_symlink() else path
@@ -266,7 +266,7 @@ def _write(path: Path, patch: "Patch") -> None:
     try:
         if path.exists():
             backup = _backup(path, patch.before)
-            say(f"kept the old file as {backup}")
+            note(f"kept the old file as {backup}")
         temporary.write_bytes(patch.text.encode())
         if path.exists():
             temporary.chmod(path.stat().st_mode & 0o7777)
@@ -274,7 +274,7 @@ def _write(path: Path, patch: "Patch") -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise OomdocError(f"cannot write {path}: {error.strerror}") from error
-    say(f"wrote {path}")
+    note(f"wrote {path}")
 
 
 def _backup(path: Path, text: str) -> Path:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import OomdocError
-from ..gates.interface import Metric
+from ..gates.metric import Metric
 from .format import Format
 from .options import ApplyOption, FormatOption, JobOptions, OutputOption, ScriptArguments, with_job_options
 

@@ -85,7 +85,7 @@ def _measured(
         yield asked.jobs[0], _alone(asked.jobs[0], commands[0], form, output)
         return
     from .launching import unhide
-    from .output import say
+    from .output import note
 
     for command in commands:
         if command is not None:
@@ -94,7 +94,7 @@ def _measured(
         waiting = [pool.submit(_in_background(job, command)) for job, command in zip(asked.jobs, commands, strict=True)]
         for number, (job, future) in enumerate(zip(asked.jobs, waiting, strict=True), 1):
             found = future.result()
-            say(f"{number} of {len(waiting)}: {job.name}")
+            note(f"{number} of {len(waiting)}: {job.name}")
             yield job, found
 
 
@@ -246,13 +246,13 @@ def _baseline(asked: Asked, *, update: bool, needed: bool) -> dict[str, "Measure
 
 def _write(asked: Asked, known: dict[str, "Measured"], measured: dict[str, "Measured"]) -> None:
     from ..gates.baseline import write
-    from .output import say
+    from .output import note, say
 
     if not measured:
         say(f"nothing could be measured: {asked.baseline} is as it was")
         return
     write(asked.baseline, {**known, **measured})
-    say(f"wrote {asked.baseline}: {len(measured)} {'job' if len(measured) == 1 else 'jobs'}")
+    note(f"wrote {asked.baseline}: {len(measured)} {'job' if len(measured) == 1 else 'jobs'}")
 
 
 # ---- saying

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def tell_of_rank(placed: "Placement", directory: Path, result: "RunResult") -> None:
-    from .output import say
+    from .output import note, say
 
     who = f"rank {placed.rank} of {placed.world_size}"
     for sentence in (*filter(None, [result.failure]), *result.ended):
@@ -17,4 +17,4 @@ def tell_of_rank(placed: "Placement", directory: Path, result: "RunResult") -> N
     if result.out_of_memory:
         say(f"{who} ran out of GPU memory; once all ranks have ended: oomdoc analyze {directory}")
     elif placed.rank == 0:
-        say(f"recorded; once all ranks have ended: oomdoc analyze {directory}")
+        note(f"recorded; once all ranks have ended: oomdoc analyze {directory}")

@@ -14,7 +14,7 @@ from ..errors import OomdocError
 from ..recorders.nvml import has_cuda
 from .following import followers
 from .inputs import Command, check_script, write_command
-from .output import muted, say
+from .output import muted, note, say
 
 if TYPE_CHECKING:
     from ..recorders.launch import RunResult, RunSpec
@@ -43,7 +43,7 @@ def command_of(script: str, args: Sequence[str] | None, job: "JobOptions", apply
     gpu = job.gpu
     if on_virtual and gpu is None:
         gpu = DEFAULT_GPU
-        say(f"no --gpu was named: taking {gpu}")
+        note(f"no --gpu was named: taking {gpu}")
     command = Command(
         script=script,
         args=tuple(args or ()),

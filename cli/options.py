@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .format import Format, format_of
-from .output import checked_output
+from .output import Talk, checked_output
 from .real_options import RealOptions
 
 # Everything behind the script belongs to the script.
@@ -23,6 +23,13 @@ def _format(context: typer.Context, form: Format) -> Format:
     if source is None or source.name.startswith("DEFAULT"):
         return format_of(context.params.get("output"))
     return form
+
+
+def _cards(incomplete: str) -> list[str]:
+    """For the shell's completion."""
+    from ..configs.loader import gpus
+
+    return [name for name in gpus() if name.startswith(incomplete)]
 
 
 FormatOption = Annotated[
@@ -48,9 +55,19 @@ OutputOption = Annotated[
     ),
 ]
 
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr; what is wrong is still said.")
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Every row of the terminal report's tables.")]
+
 GpuOption = Annotated[
     str | None,
-    typer.Option("--gpu", metavar="NAME", help="The card to run on or to judge against, such as h100-80gb."),
+    typer.Option(
+        "--gpu",
+        metavar="NAME",
+        help="The card to run on or to judge against, such as h100-80gb.",
+        autocompletion=_cards,
+    ),
 ]
 CapacityOption = Annotated[
     str | None,
@@ -158,6 +175,22 @@ def with_job_options(command: Callable[..., None]) -> Callable[..., None]:
     # what typer reads; kept apart from `command`, whose own signature stays what it is
     expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     expanded.__annotations__ = {each.name: each.annotation for each in parameters}
+    return expanded
+
+
+def talking(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command --quiet and --verbose."""
+    parameters = inspect.signature(command).parameters
+
+    @functools.wraps(command)
+    def expanded(quiet: bool = False, verbose: bool = False, **values: Any) -> None:
+        Talk.quiet, Talk.verbose = quiet, verbose
+        command(**values)
+
+    own = [_parameter(each.name, each.default, each.annotation) for each in parameters.values()]
+    own += [_parameter("quiet", False, QuietOption), _parameter("verbose", False, VerboseOption)]
+    expanded.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {each.name: each.annotation for each in own}
     return expanded
 
 

@@ -33,7 +33,9 @@ def emit_gate(run: "GateRun", form: Format, output: Path | None) -> None:
 
     stream = _stream(output)
     if form is Format.TERMINAL:
-        text = gate_terminal.render(run, width=width(stream), color=colors(stream), ascii_only=not has_utf8(stream))
+        text = gate_terminal.render(
+            run, width=width(stream), color=colors(stream), ascii_only=not has_utf8(stream), full=Talk.verbose
+        )
     else:
         text = GATE_RENDERERS[form.value](run)
     if output is not None:  # the log of a CI job still says it
@@ -51,7 +53,7 @@ def _stream(output: Path | None) -> TextIO | None:
 def _deliver(content: str | bytes, output: Path | None) -> None:
     if output is not None:
         write_file(output, content)
-        say(f"wrote {output}")
+        note(f"wrote {output}")
         return
     if isinstance(content, bytes) and sys.stdout.isatty():
         raise OomdocError("this format is not text: give --output FILE, or send stdout to a file or a pipe")
@@ -74,7 +76,9 @@ def render(report: "Report", form: Format, stream: TextIO | None) -> str | bytes
     if form is Format.TERMINAL:
         from ..reports import terminal
 
-        return terminal.render(report, width=width(stream), color=colors(stream), ascii_only=not has_utf8(stream))
+        return terminal.render(
+            report, width=width(stream), color=colors(stream), ascii_only=not has_utf8(stream), full=Talk.verbose
+        )
     from ..reports.all_formats import RENDERERS
 
     return RENDERERS[form.value](report)
@@ -94,8 +98,21 @@ def put(content: str | bytes) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class Talk:
+    """How much is said: --quiet leaves out notes and progress, --verbose the limits of a report's tables."""
+
+    quiet = False
+    verbose = False
+
+
+def note(text: str) -> None:
+    """A line to stderr that nobody has to read: not with --quiet."""
+    if not Talk.quiet:
+        say(text)
+
+
 def say(text: str) -> None:
-    """A line of talk, to stderr."""
+    """A line to stderr that tells of something wrong, or of a choice that decides the result."""
     sys.stderr.write(f"oomdoc: {text}\n")
     sys.stderr.flush()
 

@@ -15,8 +15,10 @@ def progress(what: str, stream: TextIO | None = None) -> Iterator[Callable[[Mapp
 
     The line ends with a carriage return: what the script prints next takes its place.
     """
+    from .output import Talk
+
     out = stream or sys.stderr
-    if not out.isatty():
+    if Talk.quiet or not out.isatty():
         yield lambda record: None
         return
     line = _Line(what, out)

@@ -1,21 +1,13 @@
 """What a gate is made of: the limits of a job, what was measured, what is compared with it, and the judgement."""
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from ..diagnosers.interface import Category
+from .metric import Metric as Metric
 
 if TYPE_CHECKING:
     from ..remedies.interface import Candidate
-
-
-class Metric(str, Enum):
-    """Which peak the limits are for."""
-
-    ALLOCATED = "allocated"  # torch.cuda.max_memory_allocated
-    RESERVED = "reserved"  # torch.cuda.max_memory_reserved
-    REQUESTED = "requested"  # what the tensors asked for
 
 
 @dataclass(frozen=True, slots=True)

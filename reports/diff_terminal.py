@@ -16,25 +16,27 @@ from .text import category_title, short_path, size
 _LINES, _SIZES, _RENAMED = 12, 6, 4
 
 
-def render(diff: Diff, *, width: int = 80, color: str | None = None, ascii_only: bool = False) -> str:
-    """The comparison as text, `width` columns wide; coloured ("256", "truecolor"), and in plain ASCII, if asked."""
-    return draw(lambda console: _body(diff, console), width=width, color=color, ascii_only=ascii_only)
+def render(
+    diff: Diff, *, width: int = 80, color: str | None = None, ascii_only: bool = False, full: bool = False
+) -> str:
+    """As text, `width` columns wide; coloured ("256", "truecolor"), in ASCII, with every row, if asked."""
+    return draw(lambda console: _body(diff, console, full), width=width, color=color, ascii_only=ascii_only)
 
 
-def _body(diff: Diff, console: Console) -> Iterator[RenderableType]:
+def _body(diff: Diff, console: Console, full: bool) -> Iterator[RenderableType]:
     yield Text(f"before  {short_path(diff.before_path)}", style="dim")
     yield Text(f"after   {short_path(diff.after_path)}", style="dim")
     if not diff.comparison.devices:
         yield Text("No device is in both recordings.")
     for device in diff.comparison.devices:
-        yield from _device(device, title(device, diff))
+        yield from _device(device, title(device, diff), full)
     reasons = notes(diff)
     if reasons:
         yield _heading("To be read with care")
         yield Group(*(Text(f"· {code}: {reason}", style="dim") for code, reason in reasons))
 
 
-def _device(device: DeviceComparison, name: str) -> Iterator[RenderableType]:
+def _device(device: DeviceComparison, name: str, full: bool) -> Iterator[RenderableType]:
     yield _heading(f"Memory change{f' ({name})' if name else ''}")
     style = {1: "bold red", -1: "bold green", 0: "bold"}[(device.bytes > 0) - (device.bytes < 0)]
     yield Text(summary(device), style=style)
@@ -48,11 +50,11 @@ def _device(device: DeviceComparison, name: str) -> Iterator[RenderableType]:
         yield _categories(device)
     if device.moved:
         yield _heading("By line")
-        yield _lines(device)
+        yield _lines(device, full)
     if device.sizes:
         yield _heading("By block size")
-        yield _sizes(device)
-    yield from _renamed(device)
+        yield _sizes(device, full)
+    yield from _renamed(device, full)
 
 
 def _categories(device: DeviceComparison) -> RenderableType:
@@ -64,41 +66,44 @@ def _categories(device: DeviceComparison) -> RenderableType:
     return table
 
 
-def _lines(device: DeviceComparison) -> RenderableType:
+def _lines(device: DeviceComparison, full: bool) -> RenderableType:
     table = _table("change", "", "blocks", "for", "line")
-    for row in device.moved[:_LINES]:
+    most = len(device.moved) if full else _LINES
+    for row in device.moved[:most]:
         numbers = (signed(row.bytes), ratio(row.before_bytes, row.after_bytes),
                    counts(row.before_count, row.after_count))  # fmt: skip
         table.add_row(*numbers, row.site.category.value, Text(where(row)))
-    rest = device.moved[_LINES:]
+    rest = device.moved[most:]
     if rest:
-        table.add_row(signed(sum(row.bytes for row in rest)), "", "", "", f"{len(rest)} more in --format json")
+        table.add_row(signed(sum(row.bytes for row in rest)), "", "", "", f"{len(rest)} more with --verbose")
     return table
 
 
-def _sizes(device: DeviceComparison) -> RenderableType:
+def _sizes(device: DeviceComparison, full: bool) -> RenderableType:
     table = _table("change", "", "blocks", "for", "each")
-    for row in device.sizes[:_SIZES]:
+    most = len(device.sizes) if full else _SIZES
+    for row in device.sizes[:most]:
         numbers = (signed(row.bytes), ratio(row.before_count, row.after_count),
                    counts(row.before_count, row.after_count))  # fmt: skip
         table.add_row(*numbers, row.category.value, size(row.size_bytes))
-    rest = device.sizes[_SIZES:]
+    rest = device.sizes[most:]
     if rest:
-        table.add_row(signed(sum(row.bytes for row in rest)), "", "", "", f"{len(rest)} more in --format json")
+        table.add_row(signed(sum(row.bytes for row in rest)), "", "", "", f"{len(rest)} more with --verbose")
     return table
 
 
-def _renamed(device: DeviceComparison) -> Iterator[RenderableType]:
+def _renamed(device: DeviceComparison, full: bool) -> Iterator[RenderableType]:
     if not device.renamed:
         return
     yield _heading("Moved in the code, the same blocks")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(ratio=1, overflow="fold")
-    for row in device.renamed[:_RENAMED]:
+    most = len(device.renamed) if full else _RENAMED
+    for row in device.renamed[:most]:
         table.add_row(size(row.after_bytes), Text(where(row)))
-    if len(device.renamed) > _RENAMED:
-        table.add_row("", f"{len(device.renamed) - _RENAMED} more in --format json")
+    if len(device.renamed) > most:
+        table.add_row("", f"{len(device.renamed) - most} more with --verbose")
     yield table
 
 

@@ -27,12 +27,14 @@ from .model import GateRun, Judged
 from .text import category_title, size
 
 
-def render(run: GateRun, *, width: int = 80, color: str | None = None, ascii_only: bool = False) -> str:
-    """The verdict as text, `width` columns wide; coloured ("256", "truecolor"), and in plain ASCII, if asked."""
-    return draw(lambda console: _body(run, console), width=width, color=color, ascii_only=ascii_only)
+def render(
+    run: GateRun, *, width: int = 80, color: str | None = None, ascii_only: bool = False, full: bool = False
+) -> str:
+    """The verdict as text, `width` columns wide; coloured ("256", "truecolor"), in ASCII, with every row, if asked."""
+    return draw(lambda console: _body(run, console, full), width=width, color=color, ascii_only=ascii_only)
 
 
-def _body(run: GateRun, console: Console) -> Iterator[RenderableType]:
+def _body(run: GateRun, console: Console, full: bool) -> Iterator[RenderableType]:
     yield Text(f"● {headline(run)}", style="bold green" if run.passed else "bold red")
     yield _jobs(run, console.width)
     for job in run.jobs:
@@ -40,7 +42,7 @@ def _body(run: GateRun, console: Console) -> Iterator[RenderableType]:
             yield _heading(job.name)
             yield Text(job.failure or "")
         elif not job.gate.passed:
-            yield from failed(job.gate, job, console.width)
+            yield from failed(job.gate, job, full=full)
         elif job.gate.notes:
             yield Text(f"{job.name}: {'; '.join(job.gate.notes)}", style="dim")
     if run.next_commands:
@@ -62,7 +64,7 @@ def _jobs(run: GateRun, width: int) -> RenderableType:
     return table
 
 
-def failed(gate: Gate, job: Judged, width: int) -> Iterator[RenderableType]:
+def failed(gate: Gate, job: Judged, *, full: bool) -> Iterator[RenderableType]:
     """What is wrong with one job."""
     yield _heading(gate.job)
     for check in failed_checks(gate):
@@ -76,9 +78,9 @@ def failed(gate: Gate, job: Judged, width: int) -> Iterator[RenderableType]:
         yield Group(*(Text(f"  {each}", style="bold") for each in changed(gate)))
     if gate.moved:
         yield _categories(gate)
-        yield _rows(("change", "", "for", "line"), [line_row(row) for row in gate.moved])
+        yield _rows(("change", "", "for", "line"), [line_row(row) for row in gate.moved], full)
     else:
-        yield _rows(("bytes", "for", "line"), [held_row(line) for line in gate.held])
+        yield _rows(("bytes", "for", "line"), [held_row(line) for line in gate.held], full)
     report = job.report
     if report is not None and report.diagnosis.findings:
         first = report.diagnosis.findings[0]
@@ -100,18 +102,19 @@ def _categories(gate: Gate) -> RenderableType:
     return Padding(table, (0, 0, 1, 0))
 
 
-def _rows(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> RenderableType:
+def _rows(header: tuple[str, ...], rows: list[tuple[str, ...]], full: bool) -> RenderableType:
     """The last cell of a row is code, which goes below its place."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in header[:-1]:
         table.add_column(name, justify="left" if name == "for" else "right", no_wrap=True)
     table.add_column(header[-1], ratio=1, overflow="fold")
-    for row in rows[:MOST_LINES]:
+    most = len(rows) if full else MOST_LINES
+    for row in rows[:most]:
         *cells, where, code = row
         shown = Group(Text(where), Text(code, style="italic dim")) if code else Text(where)
         table.add_row(*map(Text, cells), shown)
-    if len(rows) > MOST_LINES:
-        table.add_row(*[""] * (len(header) - 1), Text(f"{len(rows) - MOST_LINES} more in --format json", style="dim"))
+    if len(rows) > most:
+        table.add_row(*[""] * (len(header) - 1), Text(f"{len(rows) - most} more with --verbose", style="dim"))
     return Padding(table, (0, 0, 1, 0))
 
 

@@ -1,5 +1,6 @@
 """What the renderers of a gate share: its rows and sentences."""
 
+from ..diagnosers.call_sites import module_label
 from ..gates.interface import Check, Gate, Line, LineMoved
 from .diff_text import ratio, signed
 from .model import GateRun, Judged
@@ -65,7 +66,7 @@ def place(line: Line) -> str:
     else:
         where = f"{line.file}:{line.line}" if line.line else line.file
         where += f" in {line.function}" if line.function else ""
-    return f"{where} · {line.module}" if line.module else where
+    return f"{where} · {module_label(line.module)}" if line.module else where
 
 
 def line_row(row: LineMoved) -> tuple[str, str, str, str, str]:

@@ -16,18 +16,19 @@ _ROWS = 12
 _REASONS = 3
 
 
-def remedies(plan: Plan, width: int) -> Iterator[RenderableType]:
+def remedies(plan: Plan, width: int, full: bool = False) -> Iterator[RenderableType]:
     """A row per candidate, best first; why, for the first ones."""
     if not plan.candidates:
         yield Text("No remedy applies; the reasons are below.", style="dim")
         return
-    shown = listed(plan)
-    yield _table(shown[:_ROWS], wide=width >= 110)
-    hidden = len(plan.candidates) - len(shown[:_ROWS])
+    rows = listed(plan)
+    shown = rows if full else rows[:_ROWS]
+    yield _table(shown, wide=width >= 110)
+    hidden = len(plan.candidates) - len(shown)
     if hidden:
-        over = ", those that do not fit among them" if len(shown) < len(plan.candidates) else ""
+        over = ", those that do not fit among them" if len(rows) < len(plan.candidates) else ""
         yield Text(f"{hidden} more in --format json{over}", style="dim")
-    yield from front(shown[:_ROWS])
+    yield from front(shown)
     yield Text("")
     for number, candidate in enumerate(shown[:_REASONS], 1):
         yield Text.assemble((f"{number}. {candidate.name}: ", "bold"), candidate.estimate.why)

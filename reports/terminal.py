@@ -25,17 +25,19 @@ _LOCATIONS = 3
 _ASSUMPTIONS = 8
 
 
-def render(report: Report, *, width: int = 80, color: str | None = None, ascii_only: bool = False) -> str:
-    """The report as text, `width` columns wide; coloured ("256", "truecolor"), and in plain ASCII, if asked."""
-    return draw(lambda console: _body(report, console), width=width, color=color, ascii_only=ascii_only)
+def render(
+    report: Report, *, width: int = 80, color: str | None = None, ascii_only: bool = False, full: bool = False
+) -> str:
+    """The report as text, `width` columns wide; coloured ("256", "truecolor"), in ASCII, with every row, if asked."""
+    return draw(lambda console: _body(report, console, full), width=width, color=color, ascii_only=ascii_only)
 
 
-def _body(report: Report, console: Console) -> Iterator[RenderableType]:
+def _body(report: Report, console: Console, full: bool) -> Iterator[RenderableType]:
     yield _verdict(report)
     if report.gate is not None:
-        yield from _gate(report, console.width)
+        yield from _gate(report, full)
     for device in report.diagnosis.profile.devices:
-        yield from _device(report, device, console)
+        yield from _device(report, device, console, full)
     yield from _rank_section(report)
     yield from _log(report)
     for replay in report.replays:
@@ -49,8 +51,8 @@ def _body(report: Report, console: Console) -> Iterator[RenderableType]:
             yield _finding(number, finding, report)
     if report.plan is not None:
         yield _heading(heading(report.plan, out_of_memory=report.verdict.out_of_memory))
-        yield from remedies(report.plan, console.width)
-    yield from _assumed(report)
+        yield from remedies(report.plan, console.width, full)
+    yield from _assumed(report, full)
     yield from _reasons(report)
     yield from _next(report)
 
@@ -83,7 +85,7 @@ def _rank_section(report: Report) -> Iterator[RenderableType]:
     yield table
 
 
-def _gate(report: Report, width: int) -> Iterator[RenderableType]:
+def _gate(report: Report, full: bool) -> Iterator[RenderableType]:
     from .gate_terminal import failed
     from .model import Judged
 
@@ -92,16 +94,16 @@ def _gate(report: Report, width: int) -> Iterator[RenderableType]:
     style, word = ("bold green", "passed") if gate.passed else ("bold red", "exceeded")
     yield Text.assemble((f"Gate {word}: ", style), f"peak {size(gate.peak_bytes)}")
     if not gate.passed:
-        yield from failed(gate, Judged(name=gate.job, report=report), width)
+        yield from failed(gate, Judged(name=gate.job, report=report), full=full)
 
 
-def _device(report: Report, device: DeviceProfile, console: Console) -> Iterator[RenderableType]:
+def _device(report: Report, device: DeviceProfile, console: Console, full: bool) -> Iterator[RenderableType]:
     yield _heading(memory_heading(report, device))
     yield from memory(device, console.width, color=console.color_system is not None)
     yield from _fidelity(device)
     if device.call_sites and report.plan is None:
         yield _heading("Held by")
-        yield _call_sites(device)
+        yield _call_sites(device, full)
 
 
 def _log(report: Report) -> Iterator[RenderableType]:
@@ -143,7 +145,7 @@ def _fidelity(device: DeviceProfile) -> Iterator[RenderableType]:
         yield Text(f"{share:.2g} % of this ({size(estimated)}) rests on estimates.", style="dim")
 
 
-def _call_sites(device: DeviceProfile) -> RenderableType:
+def _call_sites(device: DeviceProfile, full: bool) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
@@ -151,10 +153,11 @@ def _call_sites(device: DeviceProfile) -> RenderableType:
     table.add_column("for", no_wrap=True)
     table.add_column("line", ratio=1, overflow="fold")
     sites = grouped(device.call_sites)
-    for site in sites[:_CALL_SITES]:
+    most = len(sites) if full else _CALL_SITES
+    for site in sites[:most]:
         share = percent(site.bytes, device.live_bytes)
         table.add_row(size(site.bytes), share, str(site.count), site.category.value, site_place(site))
-    rest = sites[_CALL_SITES:]
+    rest = sites[most:]
     if rest:
         held = sum(site.bytes for site in rest)
         table.add_row(
@@ -214,14 +217,15 @@ def _replay(replay: DeviceReplay) -> Iterator[RenderableType]:
             yield Text(line, style="dim")
 
 
-def _assumed(report: Report) -> Iterator[RenderableType]:
+def _assumed(report: Report, full: bool) -> Iterator[RenderableType]:
     lines = assumed(report.diagnosis.profile)
     if not lines:
         return
     yield _heading(assumed_heading(report))
-    yield Group(*(Text(f"· {line}", style="dim") for line in lines[:_ASSUMPTIONS]))
-    if len(lines) > _ASSUMPTIONS:
-        yield Text(f"{len(lines) - _ASSUMPTIONS} more in --format json", style="dim")
+    most = len(lines) if full else _ASSUMPTIONS
+    yield Group(*(Text(f"· {line}", style="dim") for line in lines[:most]))
+    if len(lines) > most:
+        yield Text(f"{len(lines) - most} more with --verbose", style="dim")
 
 
 def _reasons(report: Report) -> Iterator[RenderableType]:
