@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 TEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow test-next test-frameworks lint bench browser docs screenshots setup clean accuracy
+.PHONY: demo test test-slow test-next test-frameworks gpu-check lint bench browser docs screenshots setup clean accuracy
 
 setup: $(READY)
 
@@ -40,6 +40,10 @@ test-frameworks: .venv-frameworks/.ready
 	.venv-frameworks/bin/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[dev,examples,frameworks]'
 	.venv-frameworks/bin/python -m pip install --quiet --no-deps -r tests/remedies/frameworks.txt
 	touch .venv-frameworks/.ready
+
+# on a machine with a GPU, at most 8 minutes: a table, and gpu-check.json
+gpu-check: $(READY)
+	$(BIN)/python tests/gpu/check.py $(CHECK_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -8,7 +8,6 @@ takes this one's place by being named: OOMDOC_ACCELERATOR=package.module:Class.
 import importlib
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -157,13 +156,13 @@ class Cuda:
             self._set_label(text)
 
     def address_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
-        if tensor.device.type != self.type or tensor.layout is not torch.strided:
+        if not tensor.is_cuda:
             return None
-        with suppress(NotImplementedError, RuntimeError):  # functorch wrappers, fake tensors
-            address = tensor.untyped_storage().data_ptr()
-            if address:
-                return tensor.device.index, address
-        return None
+        try:  # a tenth of the time of asking its storage
+            address = int(tensor.data_ptr() - tensor.storage_offset() * tensor.element_size())
+        except (NotImplementedError, RuntimeError):  # sparse ones, functorch wrappers, fake tensors
+            return None
+        return (tensor.get_device(), address) if address > 0 else None
 
     def free_and_total(self, device: int) -> tuple[int, int]:
         free, total = self.module.mem_get_info(device)
@@ -201,6 +200,12 @@ class Xpu(Cuda):
 
     def observe_oom(self, call: OnOom) -> bool:
         return False
+
+    def address_of(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        if not tensor.is_xpu:
+            return None
+        address = tensor.untyped_storage().data_ptr()
+        return (tensor.get_device(), address) if address else None
 
     def out_of_memory_errors(self, device: int) -> int:
         stats = self._stats(device)

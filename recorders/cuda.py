@@ -76,6 +76,7 @@ class CudaRecorder:
             self._busy = False
 
     def _take(self, argv: Sequence[str]) -> Taken:
+        self.log.tell_again()
         self.hooks.mark_everything(_modules())
         self.log.settle()
         facts = self._facts()

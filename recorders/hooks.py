@@ -320,9 +320,13 @@ class Hooks:
         return [optimizer for reference in self.optimizers if (optimizer := reference()) is not None]
 
     def _mark(self, tensor: Any, category: int) -> None:
-        if isinstance(tensor, torch.Tensor):
-            for inner in plain_tensors(tensor):
-                self.sink.mark(inner, category)
+        if not isinstance(tensor, torch.Tensor):
+            return
+        if not hasattr(type(tensor), "__tensor_flatten__"):
+            self.sink.mark(tensor, category)
+            return
+        for inner in plain_tensors(tensor):
+            self.sink.mark(inner, category)
 
 
 def local_bytes(tensor: torch.Tensor | None) -> int:

@@ -13,10 +13,11 @@ import torch
 
 from .accelerator import Accelerator
 from .categories import RANK
-from .hooks import BACKWARD, INPUT, SETUP, Hooks
+from .hooks import BACKWARD, BUFFER, GRADIENT, INPUT, PARAMETER, SETUP, STATE, Hooks
 
 RECOMPUTE = "recompute"  # within backward: activation checkpointing runs a forward again
 PHASES = ("setup", "forward", "backward", "optimizer", "other", RECOMPUTE)
+_LASTING = (PARAMETER, BUFFER, STATE, GRADIENT)
 MOST_KEPT = 200_000  # changes, or roles; older ones than the history reaches are then dropped
 
 
@@ -63,6 +64,8 @@ class RoleLog:
         self._pending: list[tuple[int, int, int]] = []  # device, address, category: counted at the next change
         self._module = -1
         self._at = (SETUP, 1)
+        self._told: dict[int, tuple[int, int]] = {}  # id of a parameter, buffer or state -> where it was last told of
+        self._told_gradients: dict[int, tuple[int, int]] = {}  # the same since the last backward began
         self._looked_in = 0  # the step in which devices were last looked for
 
     def changed(self, phase: str, step: int, module: int) -> None:
@@ -74,12 +77,24 @@ class RoleLog:
             phase = RECOMPUTE
         if (phase, step) != self._at:
             self._at = (phase, step)
+            if phase == BACKWARD:
+                self._told_gradients.clear()
             self.count(phase, step)
+
+    def tell_again(self) -> None:
+        """Of everything: before a dump, where what was told may have moved without a word."""
+        self._told.clear()
+        self._told_gradients.clear()
 
     def mark(self, tensor: torch.Tensor, category: int) -> None:
         found = self.accelerator.address_of(tensor)
         if found is None:
             return
+        if category in _LASTING:  # told at every step, and most often of the same allocation
+            known = self._told if category != GRADIENT else self._told_gradients
+            if known.get(id(tensor)) == found:
+                return
+            known[id(tensor)] = found
         device, address = found
         if device not in self.devices:
             self.devices[device] = DeviceLog()

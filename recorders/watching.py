@@ -12,7 +12,7 @@ from itertools import pairwise
 WARM_UP_STEPS = 3  # optimizer state, cuBLAS workspaces and the allocator's cache come in these
 WINDOW_STEPS = 10  # the growth of so many steps has to agree
 STEADY_SHARE = 0.8  # of them have to grow
-HORIZON_STEPS = 10_000  # a leak that would need longer is not what ends this job
+FORESIGHT = 20  # growth is believed to go on for so many times as long as it was seen: a long warm-up is no leak
 FRAGMENTED_SHARE = 0.15  # of the card cached and not used at the step's peak: more than a step's slack
 AGAIN_SHARE = 0.25  # a leak is told again when the estimate has fallen to this share of what was told
 
@@ -48,6 +48,7 @@ class Watcher:
         self._told_full = False
         self._told_fragmented = False
         self._told_left: int | None = None
+        self._grew_from: int | None = None  # the step since which it grows steadily
         self._transient = 0  # how far a step's peak is above what the step began with
 
     def step(self, sample: StepSample) -> list[Warned]:
@@ -85,7 +86,8 @@ class Watcher:
         first = self._steps[0]
         was = first.reserved - min(first.reserved, first.live + self._transient)
         full = len(self._steps) == self._steps.maxlen
-        if self._told_fragmented or not full or idle < FRAGMENTED_SHARE * sample.total or idle <= 1.2 * was:
+        grown = idle > 1.2 * was and sample.reserved > first.reserved
+        if self._told_fragmented or not full or idle < FRAGMENTED_SHARE * sample.total or not grown:
             return None
         self._told_fragmented = True
         text = (
@@ -97,9 +99,13 @@ class Watcher:
     def _leak(self, sample: StepSample) -> Warned | None:
         slope = self.growth()
         if slope is None:
+            self._grew_from = None
             return None
+        if self._grew_from is None:
+            self._grew_from = self._steps[0].step
         left = self.steps_left(slope)
-        if left > HORIZON_STEPS or (self._told_left is not None and left > AGAIN_SHARE * self._told_left):
+        believed = FORESIGHT * (sample.step - self._grew_from)
+        if left > believed or (self._told_left is not None and left > AGAIN_SHARE * self._told_left):
             return None
         self._told_left = left
         text = f"{_mib(slope)} more stay behind after each step: at this rate out of memory in about {left} steps"

@@ -18,6 +18,9 @@ def headline(report: Report) -> str:
     return "No out of memory"
 
 
+_SHOWN_RANKS = 16
+
+
 def facts(report: Report) -> tuple[str, ...]:
     """Card, kind of recording, torch and ranks, as far as they are known."""
     source = report.source
@@ -34,7 +37,9 @@ def facts(report: Report) -> tuple[str, ...]:
 def ranks(numbers: tuple[int, ...]) -> str:
     if len(numbers) > 4 and numbers == tuple(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]} to {numbers[-1]}"
-    return ", ".join(str(rank) for rank in numbers)
+    shown = numbers if len(numbers) <= _SHOWN_RANKS else numbers[: _SHOWN_RANKS // 2]
+    more = f" and {len(numbers) - len(shown)} more" if len(shown) < len(numbers) else ""
+    return ", ".join(str(rank) for rank in shown) + more
 
 
 def memory_heading(report: Report, device: DeviceProfile) -> str:

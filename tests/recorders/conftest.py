@@ -1,6 +1,10 @@
 """A small virtual GPU for tests: the real session, a made-up card."""
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -31,3 +35,15 @@ def gpu() -> Iterator[Session]:
 def card() -> GpuTarget:
     """What `gpu` pretends to be."""
     return A100_LIKE
+
+
+@pytest.fixture
+def oomdoc(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Runs `oomdoc ARGUMENTS` in an empty folder."""
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        variables = {**os.environ, "NO_COLOR": "1", "COLUMNS": "80", "CUDA_VISIBLE_DEVICES": ""}
+        command = [sys.executable, "-m", "oomdoc", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300)
+
+    return run

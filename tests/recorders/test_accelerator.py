@@ -126,6 +126,20 @@ def test_a_history_of_the_scripts_own_does_not_end_ours(private: list[tuple[str,
     assert torch.cuda.memory._record_memory_history is before
 
 
+def test_a_view_has_the_address_of_its_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held against the storage's own address, for a tensor that says it is on a device."""
+    whole = torch.arange(12.0)
+
+    class OnDevice(torch.Tensor):
+        is_cuda = True
+
+        def get_device(self) -> int:
+            return 3
+
+    view = whole[5:].as_subclass(OnDevice)
+    assert Cuda().address_of(view) == (3, whole.untyped_storage().data_ptr())
+
+
 def test_a_tensor_elsewhere_has_no_address() -> None:
     assert Cuda().address_of(torch.ones(3)) is None
     assert Cuda().address_of(torch.empty(3, device="meta")) is None
