@@ -47,6 +47,7 @@ def describe(roots: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.
         "batch_statistics": any(
             isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for root in roots for module in root.modules()
         ),
+        "training_mode": any(root.training for root in roots) if roots else None,
         "loader": _loader(),
     }
 

@@ -192,5 +192,6 @@ OPTIONS: dict[str, dict[str, Check]] = {
     "activation-checkpointing": {"modules": _list_of_names, "every": _at_least(1)},
     "gradient-accumulation": {"micro_batches": _at_least(1)},
     "fsdp": {"wrap": _list_of_names, "reshard_after_forward": _boolean},
+    "no-grad-evaluation": {},
     "cpu-offload": {"what": _subset_of("optimizer_state", "activations"), "min_bytes": _at_least(0)},
 }

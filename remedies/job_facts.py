@@ -40,6 +40,7 @@ class JobFacts:
     parameter_bytes_used_by_module: Mapping[str, int] = field(default_factory=dict)  # shared ones in each user
     optimizers: tuple[OptimizerFacts, ...] = ()
     batch_statistics: bool = False
+    training_mode: bool | None = None  # of the models when the recording ended; None where that is not known
     loader_batch_size: int | None = None
     autocast: str | None = None  # dtype of torch.autocast in the last forward
     tokens: int | None = None  # elements of the largest integer input of a step
@@ -76,12 +77,17 @@ def read(recording: Recording | None) -> JobFacts:
             parameter_bytes_used_by_module=_sizes(facts.get("parameter_bytes_used_by_module")),
             optimizers=tuple(_optimizer(each) for each in facts.get("optimizers") or ()),
             batch_statistics=bool(facts.get("batch_statistics")),
+            training_mode=_boolean(facts.get("training_mode")),
             loader_batch_size=loader.get("batch_size"),
             autocast=facts.get("autocast"),
             tokens=_tokens(facts.get("inputs") or ()),
         )
     except (TypeError, ValueError, AttributeError, KeyError):
         return JobFacts()
+
+
+def _boolean(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _sizes(facts: Mapping[str, Any] | None) -> dict[str, int]:

@@ -7,6 +7,7 @@ Costs: nothing; it is faster.
 Numerics: identical.
 Conflicts: no_grad must be active where the model runs: a generator or a thread that was started outside does not
 have it.
+Applied at run time to models that are called in eval mode, and refused where such a model is being trained.
 Frameworks: a change in the script; Hugging Face and Lightning do it in their evaluation loops.
 """
 
@@ -86,7 +87,7 @@ def _ending(timeline: Timeline, end: NDArray[np.float64]) -> Timeline:
 def _why_not(case: Case) -> str:
     timeline = case.timeline
     if _trains(case):
-        if case.profile.oom is not None:
+        if _cut_in_training(case):
             return "the trace ends in an out-of-memory: the last forward may have had its backward still to come"
         return "every forward of the trace is followed by a backward"
     if not _forwards(timeline):
@@ -98,6 +99,14 @@ def _why_not(case: Case) -> str:
 
 def _trains(case: Case) -> bool:
     return any(is_training(each, case.timeline) for each in iterations(case.timeline))
+
+
+def _cut_in_training(case: Case) -> bool:
+    """The trace ends in an out-of-memory, and nothing says that the last forward was an evaluation's.
+
+    What says so is that every model was in eval mode then.
+    """
+    return case.profile.oom is not None and case.facts.training_mode is not False
 
 
 def _only_infers(case: Case) -> bool:
@@ -119,8 +128,9 @@ def _forwards(timeline: Timeline) -> list[Run]:
 def _kept(case: Case) -> Mask:
     """Saved by a forward that no backward follows.
 
-    Of pure inference, what outlives its forward, the output (its last tensor) not among them. Beside training, what
-    the last forward saved, unless an out-of-memory ended the trace.
+    Of pure inference, and of an evaluation in eval mode at the end, what outlives its forward, the output (its last
+    tensor) not among them. Beside training, what the last forward saved, unless an out-of-memory ended the trace while
+    a model was in training mode.
     """
     timeline: Timeline = case.timeline
     found = np.zeros(len(timeline), np.bool_)
@@ -128,12 +138,22 @@ def _kept(case: Case) -> Mask:
         for run in _forwards(timeline):
             found[_outliving(timeline, run)[:-1]] = True
         return found
-    if case.profile.oom is not None or not _trains(case):
+    if _cut_in_training(case) or not _trains(case):
+        return found
+    if case.facts.training_mode is False:
+        for run in _after_training(timeline):
+            found[_outliving(timeline, run)[:-1]] = True
         return found
     for iteration in iterations(timeline):
         if not is_training(iteration, timeline):
             found |= saved_rows(timeline, iteration)
     return found
+
+
+def _after_training(timeline: Timeline) -> list[Run]:
+    """The forwards behind the last backward."""
+    last = max(each.backward_start for each in iterations(timeline) if is_training(each, timeline))
+    return [run for run in _forwards(timeline) if run.start > last]
 
 
 def _outliving(timeline: Timeline, run: Run) -> NDArray[np.intp]:

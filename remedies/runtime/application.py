@@ -42,6 +42,10 @@ class Application:
         """A context around the call of a root module, with gradients enabled."""
         return None
 
+    def during_call(self, args: Any, kwargs: Any) -> AbstractContextManager[Any] | None:
+        """The same, where it depends on what the module is called with."""
+        return None
+
     def during_forward(self) -> AbstractContextManager[Any] | None:
         """A context from the first call of a root module until backward begins: the loss is inside."""
         return None

@@ -7,6 +7,7 @@ from ..interface import Setting
 from .accumulation import GradientAccumulation
 from .application import Application, CannotApplyError
 from .checkpointing import ActivationCheckpointing
+from .evaluation import NoGradEvaluation
 from .mixed_precision import MixedPrecision
 from .offload import CpuOffload
 from .session import Session
@@ -16,7 +17,14 @@ from .sharding import Fsdp
 # must not step is decided before a gradient scaler sees the step.
 APPLICATIONS: dict[str, type[Application]] = {
     application.name: application
-    for application in (Fsdp, GradientAccumulation, MixedPrecision, ActivationCheckpointing, CpuOffload)
+    for application in (
+        Fsdp,
+        GradientAccumulation,
+        MixedPrecision,
+        ActivationCheckpointing,
+        CpuOffload,
+        NoGradEvaluation,
+    )
 }
 
 

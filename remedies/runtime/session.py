@@ -105,6 +105,7 @@ class Session:
                 if torch.is_grad_enabled():
                     for application in self.applications:
                         _enter(around, application.during_root())
+                        _enter(around, application.during_call(args, kwargs))
                 return original(module, *args, **kwargs)
         finally:
             if not torch.is_grad_enabled():

@@ -91,12 +91,7 @@ class Fsdp(Application):
                 f"fsdp found no module of class {', '.join(self.wrap)}; repeated blocks here: "
                 f"{', '.join(repeated_blocks(model)) or 'none'}. Name the classes under wrap: in oomdoc.yaml."
             )
-        strided = next((name for name, p in model.named_parameters() if not p.is_contiguous()), None)
-        if strided is not None:
-            raise CannotApplyError(
-                f"FSDP shards contiguous parameters only, and {strided} is not (channels_last?): leave out the memory "
-                "format of the model, or leave fsdp out of oomdoc.yaml."
-            )
+        self._make_contiguous(model)
         device = self._device()
         model.to(device)
         for tensor in (*model.parameters(), *model.buffers()):
@@ -106,6 +101,20 @@ class Fsdp(Application):
                 self._fully_shard(block, reshard_after_forward=self.reshard)
         # the root's own parameters are needed again at once in backward: torch's default keeps them
         self._fully_shard(model, reshard_after_forward=None)
+
+    def _make_contiguous(self, model: torch.nn.Module) -> None:
+        """FSDP shards contiguous parameters only. Their values stay; an operation that wants another memory format, as
+        a convolution of channels_last inputs does, makes it of them when it runs."""
+        strided = [name for name, parameter in model.named_parameters() if not parameter.is_contiguous()]
+        for name in strided:
+            parameter = model.get_parameter(name)
+            parameter.data = parameter.data.contiguous()
+        if strided:
+            self.session.note(
+                f"FSDP shards contiguous parameters only: {strided[0]}"
+                + (f" and {len(strided) - 1} more were" if len(strided) > 1 else " was")
+                + " made contiguous (channels_last goes on for the activations)"
+            )
 
     def _fully_shard(self, module: torch.nn.Module, *, reshard_after_forward: bool | None) -> None:
         """Shard one unit, and let go of its whole parameters before the next: the peak is one unit above the model."""

@@ -193,6 +193,22 @@ def test_inference_that_runs_out_of_memory_gets_no_grad_first(record: Callable[.
     assert whole.candidates[0].fits
 
 
+def test_an_evaluation_beside_training_that_runs_out_of_memory_gets_no_grad(
+    record: Callable[..., DeviceProfile],
+) -> None:
+    """The model is in eval mode when it fails, so its forward waits for no backward; against a run with the remedy."""
+    cut = record("train_and_evaluate.py", (), (), 1, 800 * MIB)
+    assert cut.oom is not None
+    job = replace(_job(), capacity_bytes=300 * MIB)
+    first = plan(cut, job, whole=MemoryProfile(devices=(record("train_and_evaluate.py"),))).candidates[0]
+    assert first.name == "no-grad-evaluation"
+    truth = record("train_and_evaluate.py", (), (Setting(name="no-grad-evaluation"),)).peak.allocated_bytes
+    assert truth is not None
+    band = first.estimate.predicted_peak_bytes
+    assert abs(band.expected - truth) <= 0.05 * truth
+    assert truth < 0.6 * (record("train_and_evaluate.py").peak.allocated_bytes or 0)
+
+
 def test_parameters_that_fsdp_gathers_in_half_are_not_cast_again(plain: DeviceProfile) -> None:
     case = case_of(plain, _job())
     remedy = REMEDIES["mixed-precision"]

@@ -173,9 +173,31 @@ def test_fsdp_with_accumulation_checkpointing_and_offload(train: Callable[..., R
     assert _grouped(remedied, 4) == pytest.approx(plain.losses, rel=2e-6)
 
 
+def test_evaluation_without_a_graph_keeps_every_bit_of_the_losses(train: Callable[..., Run]) -> None:
+    """Also one that stands between two training steps, with dropout."""
+    args = ("--evaluate", "with_graph", "--dropout", "0.2")
+    plain, remedied = train(args=args), train({"name": "no-grad-evaluation"}, args=args)
+    assert len(plain.losses) == 6
+    assert remedied.losses == plain.losses
+    assert remedied.end == plain.end
+    assert remedied.talk == {"notes": [], "unapplied": []}
+    never = train({"name": "no-grad-evaluation"})
+    assert "no model was called in eval mode with gradients enabled" in never.talk["unapplied"][0]
+
+
+def test_fsdp_takes_a_channels_last_model(train: Callable[..., Run]) -> None:
+    plain = train(args=("--channels-last",))
+    remedied = train({"name": "fsdp", "wrap": ["Block"]}, args=("--channels-last",), ranks=2)
+    assert remedied.status == 0, remedied.stderr
+    # the convolution takes another algorithm for another memory format of its weight
+    assert _grouped(remedied, 2) == pytest.approx(plain.losses, rel=2e-5)
+    assert "stem.weight was made contiguous" in " ".join(remedied.talk["notes"])
+
+
 @pytest.mark.parametrize(
     ("setting", "args", "reason"),
     [
+        ({"name": "no-grad-evaluation"}, ("--evaluate", "left_on"), "it trains in eval mode"),
         ({"name": "gradient-accumulation", "micro_batches": 2}, ("--no-loader",), "DataLoader"),
         ({"name": "gradient-accumulation", "micro_batches": 2}, ("--accumulate", "2"), "accumulates gradients itself"),
         ({"name": "gradient-accumulation", "micro_batches": 2}, ("--zero-by-hand",), "by hand"),

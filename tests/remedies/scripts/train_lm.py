@@ -22,6 +22,8 @@ parser.add_argument("--zero-by-hand", action="store_true")
 parser.add_argument("--no-loader", action="store_true")
 parser.add_argument("--autocast", action="store_true")
 parser.add_argument("--batch-norm", action="store_true")
+parser.add_argument("--evaluate", default="never", choices=["never", "with_graph", "left_on"])
+parser.add_argument("--channels-last", action="store_true")
 parser.add_argument("--width", type=int, default=64)
 parser.add_argument("--depth", type=int, default=4)
 args = parser.parse_args()
@@ -55,9 +57,15 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
         self.bn = nn.BatchNorm1d(LENGTH) if args.batch_norm else nn.Identity()
         self.head = nn.Linear(width, VOCAB)
+        if args.channels_last:  # a stem as image models have it
+            self.stem = nn.Conv2d(4, 4, 3, padding=1)
 
     def forward(self, tokens):
         x = self.embed(tokens)
+        if args.channels_last:
+            b, t, c = x.shape
+            image = x.reshape(b, 4, t, c // 4).contiguous(memory_format=torch.channels_last)
+            x = x + self.stem(image).reshape(b, t, c)
         for block in self.blocks:
             x = block(x)
         return self.head(self.bn(x))
@@ -65,6 +73,8 @@ class Model(nn.Module):
 
 device = torch.device(args.device)
 model = Model(args.width, args.depth).to(device)
+if args.channels_last:
+    model = model.to(memory_format=torch.channels_last)
 names_before = list(model.state_dict())
 tokens = torch.randint(0, VOCAB, (args.batch_size * args.steps, LENGTH + 1))
 loader = DataLoader(TensorDataset(tokens[:, :-1], tokens[:, 1:]), batch_size=args.batch_size, shuffle=True)
@@ -81,6 +91,11 @@ parameters = list(model.parameters())
 
 for step, (x, y) in enumerate(loader):
     x, y = x.to(device), y.to(device)
+    if args.evaluate != "never":  # forgets no_grad
+        model.eval()
+        model(x).argmax(-1)
+        if args.evaluate == "with_graph":
+            model.train()
     if args.zero_by_hand:
         for p in model.parameters():
             p.grad = None
