@@ -35,6 +35,13 @@ class Scratch:
         """A library asked for it (its source says so); the rest are temporaries of ATen's own kernels."""
         return self.kind == "handle" or "workspace" in self.source.lower()
 
+    @property
+    def evidence(self) -> Literal["measured", "read in source", "estimated"]:
+        """What its size rests on."""
+        if self.estimated:
+            return "estimated"
+        return "measured" if "measured" in self.source else "read in source"
+
 
 class Gpu(Protocol):
     """What a data sheet has to say; `device.GpuTarget` does."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CUBLAS = "cuBLAS workspace (ATen/cuda/CublasHandlePool.cpp; measured: recordings on A100 and H100)"
 CUBLASLT = "cublasLt workspace (ATen/cuda/CUDABlas.cpp gemm_and_bias; measured: 1 MiB in 507 events)"
-COPY = "operand copied for cuBLAS, whose strides it cannot use (prepare_matrix_for_cublas)"
+COPY = "operand copied for cuBLAS, whose strides it cannot use (ATen/native/cuda/Blas.cpp prepare_matrix_for_cublas)"
 LT_PERSISTENT = (2, 9)  # pytorch#156495: kept per handle and stream, instead of allocated per call
 LT_SHARED = (2, 11)  # pytorch#168175: cublasLt uses the cuBLAS workspace
 _LT_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -1,12 +1,23 @@
 """What kernels allocate beside their outputs: worked by hand from torch's CUDA sources, or seen in recordings."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from oomdoc.recorders.virtual import cub
+from oomdoc.recorders.virtual import (
+    attention_scratch,
+    convolutions,
+    cub,
+    index_scratch,
+    losses,
+    norm_scratch,
+    recurrent,
+    reduction_scratch,
+    workspaces,
+)
 from oomdoc.recorders.virtual.attention_scratch import num_splits
 from oomdoc.recorders.virtual.scratch import MIB, Scratch, Target, cublas_workspace_bytes
 from oomdoc.recorders.virtual.session import Session
@@ -257,6 +268,19 @@ def test_every_entry_names_its_source() -> None:
     """No operation may have an estimator that torch does not have an overload for."""
     assert all(isinstance(func, torch._ops.OpOverload) for func in ESTIMATORS)
     assert len(ESTIMATORS) > 50
+
+
+def test_every_entry_says_what_its_size_rests_on() -> None:
+    """A file of PyTorch, cub or flash-attention, a measurement, or that it is an estimate and why."""
+    families = (attention_scratch, convolutions, index_scratch, losses, norm_scratch, recurrent, reduction_scratch)
+    said = [value for family in (*families, workspaces) for name, value in vars(family).items() if name.isupper()]
+    sources = [value for value in said if isinstance(value, str)]
+    assert len(sources) > 20
+    words = r"measured|not published|assumed|\.(cu|cuh|cpp|h)\b|cub::"
+    assert [source for source in sources if not re.search(words, source)] == []
+    assert Scratch(bytes=1, source=workspaces.CUBLAS).evidence == "measured"
+    assert Scratch(bytes=1, source=norm_scratch.LAYER_NORM).evidence == "read in source"
+    assert Scratch(bytes=1, source=convolutions.WORKSPACE, estimated=True).evidence == "estimated"
 
 
 @pytest.mark.parametrize(("groups", "last"), [(1, True), (64, False)])

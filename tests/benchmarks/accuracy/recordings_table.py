@@ -4,12 +4,12 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 from oomdoc.recorders.launch import RunSpec, run
 from oomdoc.snapshots import reader
-from oomdoc.snapshots.model import Action, DeviceSnapshot, Snapshot
+from oomdoc.snapshots.model import Action, DeviceSnapshot
 from oomdoc.snapshots.timeline import extent, live_bytes
 from page import MIB, made, shared, table
 
@@ -21,7 +21,8 @@ class Job:
     recording: str
     script: str
     args: str = ""
-    after_steps: int = 0  # the recording began when so many optimizer steps were done
+    alloc_conf: str | None = None
+    late: bool = False  # the recording began in the middle of its job, and ended with it
 
 
 RUNS = (
@@ -29,7 +30,14 @@ RUNS = (
     Job(recording="lm-fwd-200-amp-complete", script="course_lm.py", args="--context 200 --autocast"),
     Job(recording="lm-fwdbwd-100-complete", script="course_lm.py", args="--context 100 --train"),
     Job(recording="lm-fwdbwd-200-amp-complete", script="course_lm.py", args="--context 200 --autocast --train"),
-    Job(recording="lm-full-step-adamw", script="large_lm.py", after_steps=1),
+    Job(recording="lm-full-step-adamw", script="large_lm.py", late=True),
+    Job(
+        recording="lm-fwd-expandable",
+        script="large_lm.py",
+        args="--context 128 --forward 3",
+        alloc_conf="expandable_segments:True",
+        late=True,
+    ),
 )
 
 
@@ -59,16 +67,20 @@ def _row(job: Job) -> Row:
             gpu="a100-80gb",
             steps=0,
             target_torch=(2, 9),
+            alloc_conf=job.alloc_conf,
         )
         virtual = reader.load(run(spec).snapshots[0])
     real = reader.load(shared() / "data" / "snapshots" / f"{job.recording}.pickle").devices[0]
     [ours] = virtual.devices
-    begin, expected = _begin(virtual, job.after_steps), extent(real)
-    made_here, recorded = _sizes(ours, begin), _sizes(real)
+    expected = extent(real)
+    recorded, every = _allocations(real), _allocations(ours)
+    made_here = every[-len(recorded) :] if job.late else every
+    begin = made_here[0][0]
+    sizes, real_sizes = [size for _, size in made_here], [size for _, size in recorded]
     row = Row(
         job.recording,
         len(recorded),
-        matched(recorded, made_here),
+        matched(real_sizes, sizes),
         int(live_bytes(ours)[begin:].max()),
         int(expected.peak),
         int(extent(ours).reserved_peak),
@@ -78,24 +90,16 @@ def _row(job: Job) -> Row:
     return row
 
 
-def _begin(snapshot: Snapshot, steps: int) -> int:
-    """The event at which the recorded window begins."""
-    if not steps or snapshot.recording is None:
-        return 0
-    marks = snapshot.recording.devices[0].marks
-    ends = [after.event for before, after in pairwise(marks) if before.phase == "optimizer"]
-    return ends[steps - 1]
-
-
-def _sizes(device: DeviceSnapshot, begin: int = 0) -> list[int]:
+def _allocations(device: DeviceSnapshot) -> list[tuple[int, int]]:
+    """(event, requested bytes) of each allocation."""
     trace = device.trace
-    allocates = trace.action[begin:] == Action.ALLOC
-    return [int(size) for size in trace.size[begin:][allocates]]
+    events = np.flatnonzero(trace.action == Action.ALLOC)
+    return list(zip(events.tolist(), trace.size[events].tolist(), strict=True))
 
 
 def matched(recorded: list[int], ours: list[int]) -> float:
     """Share of `recorded` in its longest common run with `ours` (in order)."""
-    if recorded == ours[-len(recorded) :] or recorded == ours[: len(recorded)]:
+    if recorded == ours:
         return 1.0
     blocks = SequenceMatcher(None, recorded, ours, autojunk=False).get_matching_blocks()
     return sum(block.size for block in blocks) / len(recorded)

@@ -32,6 +32,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--bf16", action="store_true", help="weights, gradients and states in bfloat16")
     parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--recompute", choices=["none", "full", "second", "ops"], default="none")
+    parser.add_argument("--compile", action="store_true", help="each block, and with chunks the loss")
     parser.add_argument("--loss-chunks", type=int, default=0, help="torchtune's chunked loss")
     parser.add_argument("--in-backward", action="store_true", help="the optimizer steps as each gradient comes")
     parser.add_argument("--lora", type=int, default=0, help="rank of adapters on every linear layer")
@@ -167,14 +168,17 @@ def adapt(model: Llama, rank: int) -> None:
                 setattr(module, name, Lora(child, rank))
 
 
-def loss_of(model: Llama, tokens: Tensor, labels: Tensor, chunks: int) -> Tensor:
-    if not chunks:
+def chunk_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
+
+
+def loss_of(model: Llama, tokens: Tensor, labels: Tensor, args: argparse.Namespace) -> Tensor:
+    if not args.loss_chunks:
         logits = model(tokens)
         return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-    each = F.cross_entropy
-    parts = zip(model(tokens, chunks), labels.chunk(chunks, dim=1), strict=True)
-    total = sum(each(part.flatten(0, 1).float(), label.flatten(), reduction="sum") for part, label in parts)
-    return total / labels.numel()
+    each = torch.compile(chunk_loss) if args.compile else chunk_loss
+    parts = zip(model(tokens, args.loss_chunks), labels.chunk(args.loss_chunks, dim=1), strict=True)
+    return sum(each(part, label) for part, label in parts) / labels.numel()
 
 
 @contextmanager
@@ -195,6 +199,9 @@ def main() -> None:
     with default_dtype(torch.bfloat16) if args.bf16 else nullcontext(), torch.device("meta"):
         model = Llama(args.size, args.length)
     recompute(model, args.recompute)
+    if args.compile:
+        for layer in model.layers:
+            layer.compile()
     if args.lora:
         adapt(model, args.lora)
     if args.fsdp:
@@ -219,7 +226,7 @@ def main() -> None:
     for _ in range(args.steps):
         tokens = torch.zeros(args.batch, args.length, dtype=torch.int64).cuda()
         labels = torch.zeros(args.batch, args.length, dtype=torch.int64).cuda()
-        loss_of(model, tokens, labels, args.loss_chunks).backward()
+        loss_of(model, tokens, labels, args).backward()
         if not args.in_backward:
             if args.fsdp:
                 torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)

@@ -1,15 +1,23 @@
 """A 3.4B transformer LM as the same course teaches it later: rsqrt norms, `torch.where` masks, torch's own AdamW.
 
-Written from the memory trace of such a job, to compare one full training step with the real one.
+Written from the memory traces of such jobs, to compare full training steps, or passes without gradients, with them.
+
+    python large_lm.py [--context 512] [--forward TIMES]
 """
 
+import argparse
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-VOCAB, WIDTH, HEADS, LAYERS, HIDDEN, BATCH, CONTEXT = 10_000, 2560, 32, 32, 10_240, 4, 512
+VOCAB, WIDTH, HEADS, LAYERS, HIDDEN, BATCH = 10_000, 2560, 32, 32, 10_240, 4
+parser = argparse.ArgumentParser()
+parser.add_argument("--context", type=int, default=512)
+parser.add_argument("--forward", type=int, default=0, help="so many passes without gradients, instead of two steps")
+args = parser.parse_args()
+CONTEXT = args.context
 
 
 class Linear(nn.Module):
@@ -87,14 +95,17 @@ class Attention(nn.Module):
         return self.out(mixed)
 
 
+def swish(x):
+    return x * torch.sigmoid(x)
+
+
 class SwiGLU(nn.Module):
     def __init__(self):
         super().__init__()
         self.gate, self.down, self.up = Linear(WIDTH, HIDDEN), Linear(HIDDEN, WIDTH), Linear(WIDTH, HIDDEN)
 
     def forward(self, x):
-        gate = self.gate(x)
-        return self.down(gate * torch.sigmoid(gate) * self.up(x))
+        return self.down(swish(self.gate(x)) * self.up(x))
 
 
 class Block(nn.Module):
@@ -135,9 +146,14 @@ def run_step():
 
 
 model = LM().to("cuda")
-optimizer = torch.optim.AdamW(model.parameters())
 tokens = torch.randint(0, VOCAB, (BATCH, CONTEXT), device="cuda")
 targets = torch.randint(0, VOCAB, (BATCH, CONTEXT), device="cuda")
-for _ in range(2):
-    run_step()
+if args.forward:
+    with torch.no_grad():
+        for _ in range(args.forward):
+            model(tokens)
+else:
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        run_step()
 torch.cuda.synchronize()
