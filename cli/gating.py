@@ -41,8 +41,11 @@ class Asked:
 
 def run_gate(asked: Asked, *, update: bool, form: Format, output: Path | None) -> int:
     """-> the exit status of the command."""
+    from ..reports.all_formats import GATE_RENDERERS
     from ..reports.model import GateRun, Judged
 
+    if form.value not in GATE_RENDERERS and len(asked.jobs) > 1:
+        raise OomdocError(f"--format {form.value} draws one job: name it with --job")
     compared = any(job.limits.growth is not None for job in asked.jobs)
     known = _baseline(asked, update=update, needed=compared)
     judged: list[Judged] = []
@@ -234,24 +237,30 @@ def _remedy(gate: "Gate", profile: "MemoryProfile", device: "DeviceProfile") -> 
 
 
 def _baseline(asked: Asked, *, update: bool, needed: bool) -> dict[str, "Measured"]:
-    """What is committed; nothing where the file is not there, or is about to be written as a whole."""
+    """What is committed. One that cannot be read is no matter where all of it is about to be written anew."""
     from ..gates.baseline import read
 
-    if (update and asked.whole) or not asked.baseline.exists():
+    if not asked.baseline.exists() or not (needed or update or asked.from_file):
         return {}
-    if not (needed or update or asked.from_file):
-        return {}
-    return read(asked.baseline)
+    try:
+        return read(asked.baseline)
+    except UnreadableInputError:
+        if update and asked.whole:
+            return {}
+        raise
 
 
 def _write(asked: Asked, known: dict[str, "Measured"], measured: dict[str, "Measured"]) -> None:
+    """Jobs that could not be measured keep what they had; those that the file no longer has go."""
     from ..gates.baseline import write
     from .output import note, say
 
     if not measured:
         say(f"nothing could be measured: {asked.baseline} is as it was")
         return
-    write(asked.baseline, {**known, **measured})
+    names = {job.name for job in asked.jobs}
+    kept = {name: each for name, each in known.items() if name in names or not asked.whole}
+    write(asked.baseline, {**kept, **measured})
     note(f"wrote {asked.baseline}: {len(measured)} {'job' if len(measured) == 1 else 'jobs'}")
 
 
@@ -285,5 +294,3 @@ def _emit(run: "GateRun", asked: Asked, form: Format, output: Path | None) -> No
         emit(alone.report, form, output)
     elif alone is not None:
         raise UnreadableInputError(alone.failure or "the job could not be judged")
-    else:
-        raise OomdocError(f"--format {form.value} draws one job: name it with --job")

@@ -154,12 +154,32 @@ def test_a_script_that_fails_does_not_hide_the_others(oomdoc: Run, project: Path
     assert second["report"]["gate"]["passed"] is True
 
 
+def test_an_update_keeps_what_could_not_be_measured(oomdoc: Run, tmp_path: Path) -> None:
+    """And drops the jobs that the file no longer has; a baseline with a merge conflict is written anew."""
+    (tmp_path / "one.py").write_text("import torch\nkept = torch.zeros(1 << 20, device='cuda')\n")
+    assert oomdoc("run", "--gpu", "t4", "-o", "there", "one.py").returncode == 0
+
+    def jobs(**snapshots: str) -> list[str]:
+        sections = [f"[gate.jobs.{name}]\nsnapshots = ['{path}']\n" for name, path in snapshots.items()]
+        (tmp_path / "oomdoc.toml").write_text("".join(sections))
+        oomdoc("gate", "--update")
+        return list(json.loads((tmp_path / "oomdoc-baseline.json").read_text())["jobs"])
+
+    assert jobs(a="there", b="there") == ["a", "b"]
+    assert jobs(a="there", b="gone") == ["a", "b"]
+    assert jobs(a="there") == ["a"]
+    (tmp_path / "oomdoc-baseline.json").write_text("<<<<<<< ours\n")
+    assert oomdoc("gate").returncode == 3
+    assert jobs(a="there", b="there") == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--budget", "1GiB"], "limits on the command line are for one script"),
         (["--job", "eval"], "has no job 'eval': train[t4], train[a100-40gb]"),
         (["--config", "none.toml"], "cannot read none.toml"),
+        (["--output", "a.html"], "--format html draws one job: name it with --job"),
         (["train.py"], "a gate needs a limit"),
         (["--growth", "2 percent", "train.py"], "'2 percent' is not a size"),
         (["--job", "train", "--budget", "1GiB", "train.py"], "are for the jobs of a file"),
