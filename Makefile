@@ -5,6 +5,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TEST_ARGS ?=
+EXTRAS ?= dev,docs,examples,breadth
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: demo test test-slow test-next test-frameworks gpu-check lint bench browser docs screenshots setup clean accuracy
@@ -13,7 +14,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[dev,docs,examples]'
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[$(EXTRAS)]'
 	mkdir -p $(VENV)/types && ln -sfn $(CURDIR) $(VENV)/types/oomdoc
 	touch $(READY)
 
@@ -28,7 +29,7 @@ test-slow: $(READY)
 
 # the rooms that import torch; a CUDA build of it, which needs no GPU for this
 test-next:
-	$(MAKE) test VENV=.venv-next CONSTRAINTS=constraints-next.txt TEST_ARGS='tests/recorders tests/remedies $(TEST_ARGS)'
+	$(MAKE) test VENV=.venv-next CONSTRAINTS=constraints-next.txt EXTRAS=dev,docs,examples,breadth,vision TEST_ARGS='tests/recorders tests/remedies $(TEST_ARGS)'
 
 # each training framework's own loader on what `fix` writes. Several pin versions of what the others need as well, so
 # those of the second file go in without their dependencies

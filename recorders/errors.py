@@ -14,3 +14,10 @@ class UnsupportedOperationError(OomdocError):
         self.line = line
         where = f" ({file}:{line})" if file else ""
         super().__init__(f"{what}{where}\n{hint}")
+
+
+class MissingExtensionError(UnsupportedOperationError, ImportError):
+    """The script imports a name of an extension that this machine lacks and nobody has taught: it may have another way.
+
+    As an ImportError, so that `try: from flash_attn import ...` with a fallback goes on by the fallback.
+    """

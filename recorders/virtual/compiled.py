@@ -64,8 +64,10 @@ def _original(self: torch.nn.Module) -> torch.nn.Module:
     return self
 
 
-def _script(session: "Session") -> Callable[..., Any]:
+def _script(session: "Session", original: Callable[..., Any]) -> Callable[..., Any]:
     def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        if str(getattr(obj, "__module__", "")).startswith("torch._decomp"):  # jvp needs their graphs
+            return original(obj, *args, **kwargs)
         session.note(SCRIPTED)
         return obj
 
@@ -75,13 +77,13 @@ def _script(session: "Session") -> Callable[..., Any]:
 @contextmanager
 def install(session: "Session") -> Iterator[None]:
     """torch.compile and torch.jit for the time of the block."""
-    script = _script(session)
     modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
     with patches() as held:
         held.swap_everywhere([(torch.compile, _compile(session, modules))])
         held.set(torch.nn.Module, "_orig_mod", property(_original))
         jit: Any = torch.jit
-        held.swap_everywhere([(getattr(jit, name), script) for name in ("script", "trace", "freeze")])
+        scripted = [getattr(jit, name) for name in ("script", "trace", "freeze")]
+        held.swap_everywhere([(each, _script(session, each)) for each in scripted])
         try:
             yield
         finally:

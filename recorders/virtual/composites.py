@@ -76,6 +76,16 @@ def softmax(fused: Any, op: Any, input: torch.Tensor, dim: int, dtype: torch.dty
     return opened
 
 
+def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:  # as the schema names it
+    """CUDA scatters ones into zeros and asks for no values, unless for the number (ATen/native/Onehot.cpp)."""
+    if not is_virtual(input) or not input.numel():
+        opened: torch.Tensor = open_composite(_aten.one_hot.default, input, num_classes)
+        return opened
+    classes = num_classes if num_classes >= 0 else int(input.max().item()) + 1
+    result = torch.zeros((*input.shape, classes), dtype=input.dtype, device=input.device)
+    return result.scatter_(-1, input.unsqueeze(-1), 1)
+
+
 class _Prod(torch.autograd.Function):
     """`prod` whose backward divides, as CUDA does when no factor is zero (FunctionsManual.cpp prod_backward)."""
 
@@ -130,6 +140,7 @@ def on_autograd_meta(target: Target) -> dict[str, tuple[Any, Callable[..., Any]]
     return {
         "dropout": (_aten.dropout.default, dropout),
         "scaled_dot_product_attention": (_aten.scaled_dot_product_attention.default, partial(sdpa, target)),
+        "one_hot": (_aten.one_hot.default, one_hot),
         "softmax.int": (_aten.softmax.int, partial(softmax, _aten._softmax.default, _aten.softmax.int)),
         "log_softmax.int": (
             _aten.log_softmax.int,

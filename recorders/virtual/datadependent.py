@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .scratch import Args, Arguments, Kwargs
+from .shadows import LIMIT, POLICY, SPREAD, counted, keep, shadow
 from .storages import is_virtual
 from .unsupported import unsupported, users_line
-from .values import shadow
 
 if TYPE_CHECKING:
     from .session import Session
@@ -31,11 +31,23 @@ class Sizes:
     def __init__(self, session: "Session") -> None:
         self._session = session
 
-    def _assume(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs, run: Callable[..., Any]) -> Any:
-        """Allocate what `run` makes, marked as an estimate."""
+    def _made(
+        self,
+        tracker: "Tracker",
+        func: Any,
+        args: Args,
+        kwargs: Kwargs,
+        run: Callable[..., Any],
+        known: torch.Tensor | None,
+        spread: bool,
+    ) -> Any:
+        """Allocate what `run` makes; marked as an estimate where the values that decide its size are not `known`."""
+        if known is not None and not spread:
+            return tracker.call(func, args, kwargs, run=run)
         file, line = users_line()
         name = func.name().removeprefix("aten::")
-        self._session.note(f"the size of {name} at {file}:{line} depends on values: the largest possible was taken")
+        taken = "indices were taken to be spread evenly" if spread else "the largest possible was taken"
+        self._session.note(f"the size of {name} at {file}:{line} depends on values: {taken}")
         result = tracker.call(func, args, kwargs, run=run)
         for each in result if isinstance(result, tuple) else (result,):
             self._session.device.mark_estimated(each)
@@ -45,13 +57,13 @@ class Sizes:
         x = args[0]
         if not is_virtual(x):
             return NotImplemented
-        known = shadow(x)
+        known, spread = counted(x)
         count = x.numel() if known is None else int(known.count_nonzero())
 
         def run(x: torch.Tensor) -> torch.Tensor:  # a transposed (dimensions, count)
             return torch.empty_strided((count, x.dim()), (1, count), dtype=torch.int64, device="meta")
 
-        return (tracker.call if known is not None else partial(self._assume, tracker))(func, args, kwargs, run=run)
+        return self._made(tracker, func, args, kwargs, run, known, spread)
 
     def masked_select(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Indexing by the mask, after both are expanded (ATen/native/cuda/IndexKernel.cpp)."""
@@ -79,10 +91,14 @@ class Sizes:
             return NotImplemented
         if values.numel() == 1 and len(given) == 1 and not arguments.get("accumulate", False):
             return tracker.call(func, args, kwargs)
+        held = _held_under(x, given)
         expanded = tracker.reentered(_columns, (list(indices),), {})
         values = _as_many(values, x, expanded)
         rest = (arguments.get("accumulate", False), *([arguments.get("unsafe", False)] if len(args) > 4 else []))
-        return tracker.call(func, (x, expanded, values, *rest), {})
+        result = tracker.call(func, (x, expanded, values, *rest), {})
+        if held is not None:
+            keep(result, held, POLICY)
+        return result
 
     def unique(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
         """_unique2: the values, and where asked the inverse and the counts."""
@@ -90,9 +106,12 @@ class Sizes:
         x = arguments.get("self")
         if not is_virtual(x):
             return NotImplemented
-        known = shadow(x)
+        known, spread = counted(x)
         count = x.numel() if known is None else int(torch.unique(known).numel())
-        return self._found(tracker, func, args, kwargs, known is not None, (count,), x.shape)
+        result = self._found(tracker, func, args, kwargs, (known, spread), (count,), x.shape)
+        if known is None and count <= LIMIT and result[2].numel():  # all different: each is there once
+            keep(result[2], torch.ones(count, dtype=torch.int64), SPREAD)
+        return result
 
     def unique_consecutive(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
         arguments = Arguments(func, args, kwargs)
@@ -100,13 +119,15 @@ class Sizes:
         if not is_virtual(x):
             return NotImplemented
         shape = x.shape if dim is not None else (x.numel(),)
-        return self._found(tracker, func, args, kwargs, False, shape, x.shape if dim is None else (x.shape[dim],))
+        return self._found(
+            tracker, func, args, kwargs, (None, False), shape, x.shape if dim is None else (x.shape[dim],)
+        )
 
     def unique_dim(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
         x, dim = args[0], args[1]
         if not is_virtual(x):
             return NotImplemented
-        return self._found(tracker, func, args, kwargs, False, x.shape, (x.shape[dim],))
+        return self._found(tracker, func, args, kwargs, (None, False), x.shape, (x.shape[dim],))
 
     def _found(
         self,
@@ -114,7 +135,7 @@ class Sizes:
         func: Any,
         args: Args,
         kwargs: Kwargs,
-        exact: bool,
+        known: tuple[torch.Tensor | None, bool],
         shape: tuple[int, ...],
         inverse: tuple[int, ...],
     ) -> Any:
@@ -129,14 +150,14 @@ class Sizes:
                 integers(shape[0] if with_counts else 0),
             )
 
-        return (tracker.call if exact else partial(self._assume, tracker))(func, args, kwargs, run=run)
+        return self._made(tracker, func, args, kwargs, run, *known)
 
     def bincount(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
         arguments = Arguments(func, args, kwargs)
         x, weights, least = arguments.get("self"), arguments.get("weights"), arguments.get("minlength", 0)
         if not is_virtual(x):
             return NotImplemented
-        known = shadow(x)
+        known, spread = counted(x)
         if known is None and not least:
             raise unsupported("aten::bincount", "its length is the largest value plus one, which nobody computed")
         bins = least if known is None or not known.numel() else max(least, int(known.max()) + 1)
@@ -145,7 +166,7 @@ class Sizes:
         def run(*_: Any, **__: Any) -> torch.Tensor:
             return torch.empty(bins, dtype=dtype, device="meta")
 
-        return (tracker.call if known is not None else partial(self._assume, tracker))(func, args, kwargs, run=run)
+        return self._made(tracker, func, args, kwargs, run, known, spread)
 
     def repeat_interleave(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
         """The indices that `repeat_interleave(x, repeats)` selects by; as many as the repeats add up to."""
@@ -153,7 +174,7 @@ class Sizes:
         repeats, total = arguments.get("repeats"), arguments.get("output_size")
         if not is_virtual(repeats):
             return NotImplemented
-        known = shadow(repeats)
+        known, spread = counted(repeats)
         if total is None and known is None:
             raise unsupported(
                 "aten::repeat_interleave",
@@ -164,7 +185,7 @@ class Sizes:
         def run(*_: Any, **__: Any) -> torch.Tensor:
             return torch.empty(length, dtype=repeats.dtype, device="meta")
 
-        return tracker.call(func, args, kwargs, run=run)
+        return self._made(tracker, func, args, kwargs, run, repeats if total is not None else known, spread)
 
 
 def _columns(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
@@ -177,6 +198,15 @@ def _columns(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
             found = index.nonzero()
             expanded += [found.select(1, dimension) for dimension in range(index.dim())]
     return expanded
+
+
+def _held_under(x: torch.Tensor, masks: list[torch.Tensor]) -> torch.Tensor | None:
+    """What `x` holds, where the host would hear that the masks select nothing of it."""
+    known = shadow(x)
+    chosen = [shadow(mask) for mask in masks if mask.dtype in _MASKS]
+    if known is None or all(mask is None or bool(mask.any()) for mask in chosen):
+        return None
+    return known.clone()
 
 
 def _as_many(values: torch.Tensor, x: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:

@@ -6,8 +6,10 @@ other process is started. DDP's check of the other ranks' shapes is skipped (it 
 
 import copy
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -93,15 +95,33 @@ def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> N
         object_list[index] = obj if index == dist.get_rank(group) else copy.deepcopy(obj)
 
 
-def _gather_object(
-    obj: Any,
-    object_gather_list: list[Any] | None = None,
-    dst: int | None = None,
-    group: Any = None,
-    group_dst: Any = None,
-) -> None:
-    if object_gather_list is not None:
-        _all_gather_object(object_gather_list, obj, group)
+def _gather_object(held: Patches) -> Callable[..., None]:
+    def gather_object(
+        obj: Any,
+        object_gather_list: list[Any] | None = None,
+        dst: int | None = None,
+        group: Any = None,
+        group_dst: Any = None,
+    ) -> None:
+        _accept_partial_plans(held)
+        if object_gather_list is not None:
+            _all_gather_object(object_gather_list, obj, group)
+
+    return gather_object
+
+
+def _accept_partial_plans(held: Patches) -> None:
+    """Distributed checkpoints: the shards of the ranks that are not there are not missed, and this one writes its own.
+
+    The plans of the others are copies of the coordinator's own: it writes what it planned, and they write nothing.
+    """
+    planner = sys.modules.get("torch.distributed.checkpoint.default_planner")
+    for name, accepting in (
+        ("_validate_global_plan", lambda plan, metadata: []),
+        ("dedup_save_plans", lambda plans, *_: [plans[0], *[replace(each, items=[]) for each in plans[1:]]]),
+    ):
+        if planner is not None and hasattr(planner, name):
+            held.set(planner, name, accepting)
 
 
 def _broadcast_object_list(object_list: list[Any], *args: Any, **kwargs: Any) -> None:
@@ -130,7 +150,7 @@ def _patch_c10d(held: Patches, session: "Session") -> None:
         "init_process_group": _init(session),
         "_new_process_group_helper": _helper,
         "all_gather_object": _all_gather_object,
-        "gather_object": _gather_object,
+        "gather_object": _gather_object(held),
         "broadcast_object_list": _broadcast_object_list,
         "scatter_object_list": _scatter_object_list,
         "_get_default_timeout": lambda backend: TIMEOUT,

@@ -8,8 +8,8 @@ import torch
 
 from .private import raw_is_meta
 from .scratch import Args, Arguments, Kwargs, Scratch, Target
+from .shadows import counted
 from .storages import is_virtual
-from .values import shadow
 
 if TYPE_CHECKING:
     from .session import Session
@@ -25,7 +25,7 @@ def longest(lengths: Any, targets: torch.Tensor) -> int:
     """The longest target; of padded targets whose lengths nobody knows, their width."""
     if not isinstance(lengths, torch.Tensor):
         return max(lengths, default=0)
-    known = shadow(lengths) if raw_is_meta(lengths) else lengths
+    known = counted(lengths)[0] if raw_is_meta(lengths) else lengths
     if known is None:
         return targets.shape[1] if targets.dim() > 1 else targets.numel()
     return int(known.max()) if known.numel() else 0

@@ -1,11 +1,13 @@
-"""CUDA operations without a meta kernel that need no file of their own: fused optimizers.
+"""CUDA operations without a meta kernel that need no file of their own: fused optimizers, synchronised batch norm.
 
 `_fused_sgd_`, `_fused_adagrad_`, and the forms with a tensor as learning rate, work in place on lists of tensors and
-allocate nothing (aten/src/ATen/native/cuda/FusedSgdKernel.cu and its siblings).
+allocate nothing (aten/src/ATen/native/cuda/FusedSgdKernel.cu and its siblings). The steps of SyncBatchNorm give per
+channel statistics in the accumulation type (aten/src/ATen/native/cuda/Normalization.cu).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +23,36 @@ _FUSED = ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
 
 def _in_place(tracker: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     tracker.operations += 1
+
+
+def _per_channel(x: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+    dtype = torch.float64 if x.dtype is torch.float64 else torch.float32
+    return tuple(torch.empty(x.shape[1], dtype=dtype, device="meta") for _ in range(count))
+
+
+def _reduced(
+    grad: torch.Tensor, x: torch.Tensor, mean: Any, invstd: Any, weight: Any, *wanted: bool
+) -> tuple[torch.Tensor | None, ...]:
+    """Two sums per channel where the input's gradient is wanted; the gradients of weight and bias."""
+    sums = _per_channel(x, 2)
+    like = mean if weight is None else weight
+    grads = [torch.empty(x.shape[1], dtype=like.dtype, device="meta") if each else None for each in wanted[1:]]
+    return (*(sums if wanted[0] else (None, None)), *grads)
+
+
+_aten = torch.ops.aten
+_SHAPED: dict[Any, Callable[..., Any]] = {
+    _aten.batch_norm_stats.default: lambda x, *_, **__: _per_channel(x, 2),
+    _aten.batch_norm_gather_stats_with_counts.default: lambda x, *_, **__: _per_channel(x, 2),
+    _aten.batch_norm_gather_stats.default: lambda x, *_, **__: _per_channel(x, 2),
+    _aten.batch_norm_elemt.default: lambda x, *_, **__: torch.empty_like(x),
+    _aten.batch_norm_backward_reduce.default: _reduced,
+    _aten.batch_norm_backward_elemt.default: lambda grad, x, *_, **__: torch.empty_like(x),
+}
+
+
+def _shaped(run: Callable[..., Any], tracker: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tracker.call(func, args, kwargs, run=run)
 
 
 def _without_meta_kernel() -> list[Any]:
@@ -41,5 +73,7 @@ def install(session: "Session") -> Iterator[None]:
     with patches() as held:
         for op in operations:
             held.item(session.tracker.handlers, op, _in_place)
+        for op, run in _SHAPED.items():
+            held.item(session.tracker.handlers, op, partial(_shaped, run))
         held.item(torch.backends.cudnn.is_acceptable.__globals__, "_init", lambda: True)
         yield

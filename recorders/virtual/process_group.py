@@ -5,7 +5,7 @@ Collectives on virtual tensors change nothing and allocate what NCCL's own wrapp
 of the whole group's size. Collectives on real host tensors give the values that follow from the assumption.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch.distributed as dist
 from .face import canonical_device
 from .nccl import connects
 from .private import raw_is_meta
+from .shadows import tell
 from .storages import is_virtual
 
 _Tensors = Sequence[torch.Tensor]
@@ -33,10 +34,6 @@ def _flat(tensors: _Tensors) -> torch.Tensor | None:
     if len(tensors) < 2 or not is_virtual(first) or any(t.shape != first.shape for t in tensors):
         return None
     return torch.empty((len(tensors), *first.shape), dtype=first.dtype, device=first.device)
-
-
-def _real(tensor: torch.Tensor) -> bool:
-    return not raw_is_meta(tensor)
 
 
 _Base: Any = dist.ProcessGroup  # its stubs name C++ parameters that Python callers never use
@@ -83,6 +80,10 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
     def _get_backend(self, device: torch.device) -> Any:
         return self
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")]
+
     def _start_coalescing(self, device: Any = None) -> None:
         return None
 
@@ -112,10 +113,10 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
     def _reduce(self, tensors: _Tensors, options: Any) -> None:
         operation = dist.ReduceOp.SUM if options is None else options.reduceOp
         for tensor in tensors:
-            if _real(tensor) and operation == dist.ReduceOp.SUM:
-                tensor.mul_(self._size)
-            elif _real(tensor) and operation == dist.ReduceOp.PRODUCT:
-                tensor.pow_(self._size)
+            if operation == dist.ReduceOp.SUM:
+                _settle(tensor, (tensor,), lambda held: held * self._size)
+            elif operation == dist.ReduceOp.PRODUCT:
+                _settle(tensor, (tensor,), lambda held: held**self._size)
 
     @connects
     def allreduce(self, tensors: _Tensors, opts: Any = None) -> Any:
@@ -153,8 +154,7 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
 
     @connects
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Any:
-        if _real(output) and _real(own) and output.numel():
-            output.view(self._size, -1).copy_(own.reshape(1, -1).expand(self._size, -1))
+        _settle(output, (own,), lambda held: held.reshape(1, -1).expand(self._size, -1).reshape(output.shape))
         return _done([output])
 
     @connects
@@ -174,9 +174,8 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
 
     @connects
     def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> Any:
-        if _real(output) and _real(whole) and output.numel():
-            output.copy_(whole.reshape(self._size, -1)[self._rank].view_as(output))
-            self._reduce([output], opts)
+        _settle(output, (whole,), lambda held: held.reshape(self._size, -1)[self._rank].view(output.shape))
+        self._reduce([output], opts)
         return _done([output])
 
     @connects
@@ -199,9 +198,9 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
 
     @connects
     def alltoall(self, outputs: _Tensors, inputs: _Tensors, opts: Any = None) -> Any:
-        for output, part in zip(outputs, inputs, strict=True):
-            if output.shape == part.shape:
-                _copy_each([output], part)
+        """Each rank sends this one what this one would send to itself."""
+        for output in outputs:
+            _copy_each([output], inputs[self._rank])
         return _done(list(outputs))
 
     @connects
@@ -213,8 +212,12 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
         input_sizes: Any = None,
         opts: Any = None,
     ) -> Any:
-        if output.shape == whole.shape:
-            _copy_each([output], whole)
+        """As `alltoall`; where sizes were given, only the own part can be said to be right."""
+        if not output_sizes and not input_sizes:
+            size = self._size
+            _settle(output, (whole,), lambda held: _repeated(held, self._rank, size).view(output.shape))
+        else:
+            _settle(output, (), lambda: None)
         return _done([output])
 
     @connects
@@ -247,8 +250,30 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
     alltoall_base = all_to_all_single
 
 
+def _repeated(whole: torch.Tensor, rank: int, size: int) -> torch.Tensor:
+    """The part of `whole` that goes to `rank`, once from each rank."""
+    return whole.reshape(size, -1)[rank].repeat(size)
+
+
 def _copy_each(parts: _Tensors, own: torch.Tensor) -> None:
-    """On real tensors: what the other ranks hold is what this one does."""
+    """What the other ranks hold is what this one does; of another shape, nobody knows it."""
     for part in parts:
-        if _real(part) and _real(own) and part.shape == own.shape:
-            part.copy_(own)
+        if part.shape == own.shape:
+            _settle(part, (own,), lambda held: held)
+        else:
+            _settle(part, (), lambda: None)
+
+
+def _settle(output: torch.Tensor, held: _Tensors, result: Callable[..., torch.Tensor | None]) -> None:
+    """Write what `result` makes of the values of `held` to `output`, on the host or in the shadow of a GPU tensor.
+
+    Where the values of one are not known, those of a GPU output are not either; a real tensor keeps what it holds.
+    """
+    if not output.numel():
+        return
+    if raw_is_meta(output):
+        tell(output, held, result)
+    elif not any(raw_is_meta(each) for each in held):
+        value = result(*held)
+        if value is not None:
+            output.copy_(value)

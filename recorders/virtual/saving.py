@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .host import real_zeros
 from .patching import Patches, patches
 from .private import raw_is_meta
 from .storage_face import is_valueless
@@ -43,24 +44,43 @@ SAFETENSORS_NAMES = {
 class _HoleWriter:
     """PyTorchFileWriter that leaves room for a storage without values instead of reading it."""
 
-    def __init__(self, writer: Any) -> None:
+    def __init__(self, writer: Any, to_file: bool) -> None:
         self._writer = writer
+        self._to_file = to_file
 
     def write_record(self, name: str, data: Any, size: int) -> None:
-        if isinstance(data, torch.UntypedStorage) and is_valueless(data):
-            self._writer.write_record_metadata(name, size)
-        else:
+        if not (isinstance(data, torch.UntypedStorage) and is_valueless(data)):
             self._writer.write_record(name, data, size)
+        elif self._to_file:
+            self._writer.write_record_metadata(name, size)
+        else:  # a stream of the script's, which has to get its bytes
+            self._writer.write_record(name, real_zeros((size,), torch.uint8).untyped_storage(), size)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
 
 
-def _zip_save(original: Callable[..., None]) -> Callable[..., None]:
+def _zip_save(original: Callable[..., None], files: set[int]) -> Callable[..., None]:
     def save(obj: Any, zip_file: Any, *args: Any, **kwargs: Any) -> None:
-        original(obj, _HoleWriter(zip_file), *args, **kwargs)
+        original(obj, _HoleWriter(zip_file, id(zip_file) in files), *args, **kwargs)
 
     return save
+
+
+def _opened(original: Any, files: set[int]) -> type:
+    class _Writer(original):  # type: ignore[misc]  # a class that is only known at run time
+        """Remembers the writers that write to a file by its name."""
+
+        def __enter__(self) -> Any:
+            writer = super().__enter__()
+            files.add(id(writer))
+            return writer
+
+        def __exit__(self, *error: Any) -> None:
+            files.discard(id(self.file_like))
+            super().__exit__(*error)
+
+    return _Writer
 
 
 def _safetensors_save(module: Any) -> Callable[..., None]:
@@ -118,6 +138,9 @@ def install(session: "Session") -> Iterator[None]:
     """torch.save and safetensors for the time of the block."""
     serialization: Any = torch.serialization
     with patches() as held:
-        held.set(serialization, "_save", _zip_save(serialization._save))
+        files: set[int] = set()
+        held.set(serialization, "_save", _zip_save(serialization._save, files))
+        by_name = serialization._open_zipfile_writer_file
+        held.set(serialization, "_open_zipfile_writer_file", _opened(by_name, files))
         _patch_safetensors(held)
         yield

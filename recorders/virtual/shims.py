@@ -15,6 +15,7 @@ from . import (
     generators,
     graphs,
     hostside,
+    known_extensions,
     legacy,
     loading,
     missing_kernels,
@@ -22,6 +23,7 @@ from . import (
     saving,
     storage_face,
     streams,
+    taught,
     threads,
 )
 
@@ -47,4 +49,6 @@ SHIMS: "tuple[Callable[[Session], AbstractContextManager[None]], ...]" = (
     factories.install,
     distributed.install,
     threads.install,
+    known_extensions.install,
+    taught.install,
 )

@@ -35,7 +35,19 @@ class StorageRecord(weakref.ref[torch.UntypedStorage]):
     frees tensors in cycles.
     """
 
-    __slots__ = ("address", "assumed", "born", "deferred", "event", "index", "key", "kind", "nbytes", "values")
+    __slots__ = (
+        "address",
+        "assumed",
+        "born",
+        "constant",
+        "deferred",
+        "event",
+        "index",
+        "key",
+        "kind",
+        "nbytes",
+        "values",
+    )
     kind: Kind
     index: int  # of the device, for Kind.CUDA
     key: int  # StorageImpl address
@@ -44,7 +56,8 @@ class StorageRecord(weakref.ref[torch.UntypedStorage]):
     event: int  # index of its alloc event in the device's log, -1 = none
     born: int  # how many storages had been allocated when it was
     values: torch.UntypedStorage | None  # what it holds, where that is known (values.py)
-    assumed: bool  # ... by policy rather than truth
+    assumed: int  # ... and how surely: a level of shadows.py
+    constant: tuple[int | float | bool, torch.dtype] | None  # what all its elements are, where it has no `values`
     deferred: "Deferred | None"  # compiled code has not put it into memory (fusion.py)
 
 
@@ -119,7 +132,8 @@ def tag_storage(storage: torch.UntypedStorage, kind: Kind, index: int = 0) -> St
     record.event = -1
     record.born = 0
     record.values = None
-    record.assumed = False
+    record.assumed = 0
+    record.constant = None
     record.deferred = None
     RECORDS[key] = record
     if kind is not Kind.CUDA:
@@ -173,13 +187,22 @@ def index_of(tensor: torch.Tensor) -> int:
     return 0 if record is None else record.index
 
 
+def _wrapped(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The first tensor inside a wrapper such as DTensor, which has no memory of its own."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    names = flatten()[0] if flatten is not None else ()
+    inner = getattr(tensor, names[0]) if names else None
+    return inner if isinstance(inner, torch.Tensor) and inner is not tensor else None
+
+
 def device_of(tensor: torch.Tensor) -> torch.device:
     """The device as the user's script must see it: `cuda:N` for virtual tensors, whatever `inside` says."""
     if not raw_is_meta(tensor):
         return raw_device(tensor)
     record = RECORDS.get(storage_key(tensor))
     if record is None:
-        return _CUDA[0]
+        inner = _wrapped(tensor)
+        return _CUDA[0] if inner is None else device_of(inner)
     if record.kind is Kind.CUDA:
         return _CUDA[record.index]
     return CPU if record.kind is Kind.HOST else META

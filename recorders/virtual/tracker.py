@@ -54,6 +54,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         self.category = -1  # set by a handler: the role of what the operation that follows allocates
         self.read_back: Callable[[torch.Tensor], torch.Tensor] | None = None  # values of a virtual tensor, on the host
         self.note: Callable[[str], None] | None = None  # an assumption that the report has to name
+        self.taught: Callable[[Any], Handler | None] | None = None  # asked once for each operation
         self.engine: Engine | None = None
         self.memo: Memo | None = None
         self.fusion: Fusion | None = None  # from the script's first torch.compile on
@@ -101,6 +102,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         info = self._ops.get(func)
         if info is None:
             info = self._ops[func] = OpInfo(func, self.memo)
+            if self.taught is not None and (told := self.taught(func)) is not None:
+                self.handlers[func] = told
         handler = self.handlers.get(func)
         if handler is not None:
             result = handler(self, func, args, kwargs)

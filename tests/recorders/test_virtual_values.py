@@ -3,6 +3,7 @@
 import pytest
 import torch
 from oomdoc.recorders.virtual.session import Session
+from torch.nn import functional as F  # noqa: N812  # everyone's name for it
 
 
 def policy_reads(session: Session) -> int:
@@ -144,7 +145,7 @@ def test_one_known_operand_can_decide(gpu: Session) -> None:
 
 
 def test_counts_of_unknown_values_sum_to_their_number(gpu: Session) -> None:
-    experts = torch.rand(1001, 8, device="cuda").argmax(1)
+    experts = (torch.rand(1001, device="cuda") * 8).long()
     counts = torch.bincount(experts, minlength=8).tolist()
     assert sum(counts) == 1001
     assert max(counts) - min(counts) <= 1
@@ -159,6 +160,48 @@ def test_counts_of_unknown_values_sum_to_their_number(gpu: Session) -> None:
 def test_weighted_and_known_counts_are_not_spread(gpu: Session) -> None:
     known = torch.tensor([0, 0, 5]).cuda()
     assert known.bincount(minlength=8).tolist() == [2, 0, 0, 0, 0, 1, 0, 0]
-    unknown = torch.rand(100, 8, device="cuda").argmax(1)
+    unknown = (torch.rand(100, device="cuda") * 8).long()
     assert unknown.bincount(torch.rand(100, device="cuda"), 8).tolist() == [1.0] * 8
     assert not any("spread evenly" in note for note in gpu.notes)
+
+
+def test_a_router_s_choices_agree_with_each_other(gpu: Session) -> None:
+    """1001 tokens choose 2 of 8 experts each: however a script counts them, it is all of them, evenly."""
+    chosen = torch.rand(1001, 8, device="cuda").topk(2).indices
+    even = [251, 251, 250, 250, 250, 250, 250, 250]
+    assert F.one_hot(chosen.flatten(), 8).sum(0).tolist() == even
+    assert torch.zeros(1001, 8, dtype=torch.int64, device="cuda").scatter_(1, chosen, 1).sum(0).tolist() == even
+    values, counts = torch.unique(chosen, return_counts=True)
+    assert (values.tolist(), counts.tolist()) == (list(range(8)), even)
+    assert chosen.flatten().bincount().cumsum(0)[-1].item() == 2002
+    mask = F.one_hot(chosen, 8).permute(2, 1, 0)
+    assert [len(torch.where(mask[expert])[1]) for expert in range(8)] == even
+    assert torch.rand(1001, 4, device="cuda")[(chosen == 3).any(1)].shape == (250, 4)
+    assert any("spread evenly" in note for note in gpu.notes)
+
+
+def test_choices_fewer_than_what_there_is_to_choose_from_stay_unknown(gpu: Session) -> None:
+    """The next tokens of a batch are no pattern: none of them ends the text."""
+    tokens = torch.rand(4, 50, device="cuda").argmax(-1)
+    assert not torch.isin(tokens, torch.tensor([0, 1, 2, 3], device="cuda")).any()
+    assert len(torch.unique(tokens, return_counts=True)[1]) == 4
+
+
+def test_an_unknown_mask_and_its_inverse_are_opposites(gpu: Session) -> None:
+    """What is written under a mask that reads False is not there; of sizes the largest is taken all the same."""
+    ended = torch.rand(3, 5, device="cuda") > 0.5
+    assert not ended.any()
+    assert (~ended).tolist() == [[True] * 5] * 3
+    last = torch.full((3,), 5, device="cuda")
+    last[ended.any(1)] = ended.int().argmax(1)[ended.any(1)]
+    assert last.tolist() == [5] * 3
+    assert torch.where(ended, torch.rand(3, 5, device="cuda"), 7.0).shape == (3, 5)
+    assert torch.rand(3, 5, device="cuda")[ended].shape == (15,)
+
+
+def test_a_written_value_is_as_sure_as_what_was_written(gpu: Session) -> None:
+    counts = torch.zeros(8, dtype=torch.int64, device="cuda")
+    counts += torch.bincount(torch.rand(64, 8, device="cuda").argmax(1), minlength=8)
+    before = policy_reads(gpu)
+    assert counts.tolist() == [8] * 8
+    assert policy_reads(gpu) == before + 1
