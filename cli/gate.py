@@ -153,7 +153,7 @@ def _one(
         capacity=job.capacity,
         nproc_per_node=job.nproc_per_node,
         nnodes=job.nnodes,
-        rank=job.rank,
+        rank=job.rank or 0,
         steps=job.steps,
         alloc_conf=job.alloc_conf,
         cuda_context=job.cuda_context,

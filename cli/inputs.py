@@ -30,6 +30,7 @@ class Command:
     nproc_per_node: int = 1
     nnodes: int = 1
     rank: int = 0
+    others: bool = False  # also the ranks that differ from it
     steps: int | None = None
     alloc_conf: str | None = None
     context_bytes: int | None = None

@@ -32,7 +32,7 @@ def command_of(script: str, args: Sequence[str] | None, job: "JobOptions", apply
 
     check_script(script, job.module)
     ranks = job.nproc_per_node * job.nnodes
-    if job.rank >= ranks:
+    if job.rank is not None and job.rank >= ranks:
         raise OomdocError(f"--rank {job.rank} does not exist among {ranks} ranks (0 is the first)")
     on_virtual = not has_cuda() if job.virtual is None else job.virtual
     if not on_virtual and not has_cuda():
@@ -53,7 +53,8 @@ def command_of(script: str, args: Sequence[str] | None, job: "JobOptions", apply
         capacity_bytes=None if job.capacity is None else parse_capacity(job.capacity),
         nproc_per_node=job.nproc_per_node,
         nnodes=job.nnodes,
-        rank=job.rank,
+        rank=job.rank or 0,
+        others=on_virtual and ranks > 1 and job.rank is None,
         steps=job.steps,
         alloc_conf=job.alloc_conf,
         context_bytes=None if job.cuda_context is None else parse_size(job.cuda_context),
@@ -197,6 +198,7 @@ def spec_of(command: Command, run_dir: Path) -> "RunSpec":
         nproc_per_node=command.nproc_per_node,
         nnodes=command.nnodes,
         rank=command.rank,
+        others=command.others,
         alloc_conf=command.alloc_conf,
         largest_batch=command.largest_batch,
         context_bytes=command.context_bytes,

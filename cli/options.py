@@ -87,7 +87,14 @@ NprocOption = Annotated[
 ]
 NnodesOption = Annotated[int, typer.Option("--nnodes", metavar="N", min=1, help="Nodes.")]
 RankOption = Annotated[
-    int, typer.Option("--rank", metavar="N", min=0, help="Which rank the virtual GPU runs; the others are played.")
+    int | None,
+    typer.Option(
+        "--rank",
+        metavar="N",
+        min=0,
+        help="The one rank that the virtual GPU runs; default: rank 0, and those that differ from it (pipeline stages, "
+        "uneven shards).",
+    ),
 ]
 StepsOption = Annotated[
     int | None, typer.Option("--steps", metavar="N", min=1, help="Stop the script after N optimizer steps.")
@@ -143,7 +150,7 @@ class JobOptions:
     module: ModuleOption = False
     nproc_per_node: NprocOption = 1
     nnodes: NnodesOption = 1
-    rank: RankOption = 0
+    rank: RankOption = None
     steps: StepsOption = None
     alloc_conf: AllocConfOption = None
     cuda_context: ContextOption = None

@@ -1,6 +1,7 @@
 """Starts the process that runs the script under a recorder, and waits for it.
 
 Virtual: one child, which plays rank `rank` of `nproc_per_node * nnodes`; its environment is what torchrun would set.
+With `others` a child more for each rank that turns out to differ from it, as the stages of a pipeline do.
 CUDA: the child itself for one process, torchrun for several. Where another launcher has started us as one rank of many
 (`placement`), the child takes over that rank. torch is not imported here.
 """
@@ -11,13 +12,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from . import channel
 from .collecting import RunResult, collect
+from .family import DRAINED, Family
 from .interrupting import Interrupts, forwarding
+from .mailbox import PEER
 from .overseer import Overseer
 from .placement import placement
 
@@ -52,6 +55,7 @@ class RunSpec:
     nproc_per_node: int = 1
     nnodes: int = 1
     rank: int = 0
+    others: bool = False  # also the ranks that differ from this one: those it exchanges messages with
     alloc_conf: str | None = None
     largest_batch: bool = False  # training also meets the largest batch that its DataLoader can yield
     python: str = sys.executable
@@ -87,16 +91,24 @@ def run(spec: RunSpec, on_progress: OnProgress | None = None, *, log: Path | Non
     def on_record(record: Mapping[str, Any]) -> None:
         if interrupts is not None and record.get("interrupted"):
             interrupts.received.set()
-        elif not record.get("interrupted"):
+        elif family is not None and PEER in record:
+            family.ask(int(record[PEER]))
+        elif family is not None and record == DRAINED:
+            family.drained.set()
+        elif not record.get("interrupted") and (family is None or record.get("rank") == spec.rank):
             overseer.heard(record)
 
+    def start(rank: int) -> "subprocess.Popen[bytes]":
+        env = {**os.environ, **environment(replace(spec, rank=rank)), **variables}
+        return subprocess.Popen(command(spec, spec_path), env=env, stdout=output, stderr=output)
+
+    family = Family(spec.run_dir, spec.rank, start) if spec.others else None
     with channel.listening(on_record) as variables, _output(log) as output:
-        env = {**os.environ, **environment(spec), **variables}
-        child = subprocess.Popen(command(spec, spec_path), env=env, stdout=output, stderr=output)
+        child = start(spec.rank)
         interrupts = Interrupts(child)
         watching = overseer.sampling() if spec.mode == "cuda" else nullcontext()
         with forwarding(child, interrupts, overseer.ask_for_dumps), watching:
-            exit_status = child.wait()
+            exit_status = child.wait() if family is None else family.wait(child, variables.get(channel.VARIABLE))
     if interrupts.terminated:
         exit_status = INTERRUPTED
     result = collect(spec, exit_status, overseer)

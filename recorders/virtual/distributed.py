@@ -5,7 +5,9 @@ other process is started. DDP's check of the other ranks' shapes is skipped (it 
 """
 
 import copy
+import json
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +20,8 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d
 
 from .patching import Patches, patches
-from .process_group import VirtualGroup
+from .process_group import SMALL_MESSAGE, VirtualGroup, peers
+from .shadows import known_numbers, tell_numbers
 
 if TYPE_CHECKING:
     from .session import Session
@@ -135,6 +138,67 @@ def _scatter_object_list(
         scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(kwargs.get("group"))]
 
 
+# ---- messages between two ranks
+
+
+def _other(rank: int | None, group: Any, group_rank: int | None) -> int:
+    """The global rank of the other side, given either way."""
+    if rank is not None:
+        return rank
+    owner: Any = group or dist.GroupMember.WORLD
+    return dist.get_global_rank(owner, group_rank or 0)
+
+
+def _send_object_list(session: "Session") -> Callable[..., None]:
+    def send_object_list(
+        object_list: list[Any], dst: int | None = None, group: Any = None, device: Any = None,
+        group_dst: int | None = None, **_: Any,
+    ) -> None:  # fmt: skip
+        session.mailbox.send(_other(dst, group, group_dst), pickle.dumps(object_list))
+
+    return send_object_list
+
+
+def _recv_object_list(session: "Session") -> Callable[..., int]:
+    def recv_object_list(
+        object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None,
+        group_src: int | None = None, **_: Any,
+    ) -> int:  # fmt: skip
+        rank = _other(src, group, group_src)
+        object_list[:] = pickle.loads(session.mailbox.receive(rank))  # noqa: S301  (the script's own, of another rank)
+        return rank
+
+    return recv_object_list
+
+
+def _small(tensor: torch.Tensor) -> bool:
+    """Integers that a script decides by; both sides know whether a tensor is such."""
+    return not tensor.is_floating_point() and 0 < tensor.numel() <= SMALL_MESSAGE
+
+
+def _send(session: "Session", original: Callable[..., Any]) -> Callable[..., Any]:
+    def send(
+        tensor: torch.Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
+    ) -> None:
+        original(tensor, dst=dst, group=group, tag=tag, group_dst=group_dst)
+        if _small(tensor):
+            session.mailbox.send(_other(dst, group, group_dst), json.dumps(known_numbers(tensor)).encode())
+
+    return send
+
+
+def _recv(session: "Session", original: Callable[..., Any]) -> Callable[..., Any]:
+    def recv(
+        tensor: torch.Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
+    ) -> int:
+        rank: int = original(tensor, src=src, group=group, tag=tag, group_src=group_src)
+        if _small(tensor) and session.mailbox.runs_beside and (src is not None or group_src is not None):
+            tell_numbers(tensor, json.loads(session.mailbox.receive(_other(src, group, group_src))))
+        return rank
+
+    return recv
+
+
 def _spawn(session: "Session") -> Callable[..., None]:
     def spawn(fn: Any, args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, **_: Any) -> None:
         """`torch.multiprocessing.spawn`: rank 0 of `nprocs`, in this process."""
@@ -153,6 +217,10 @@ def _patch_c10d(held: Patches, session: "Session") -> None:
         "gather_object": _gather_object(held),
         "broadcast_object_list": _broadcast_object_list,
         "scatter_object_list": _scatter_object_list,
+        "send_object_list": _send_object_list(session),
+        "recv_object_list": _recv_object_list(session),
+        "send": _send(session, c10d.send),
+        "recv": _recv(session, c10d.recv),
         "_get_default_timeout": lambda backend: TIMEOUT,
         "is_nccl_available": lambda: True,
         "_store_based_barrier": lambda *_, **__: None,
@@ -171,6 +239,7 @@ def install(session: "Session") -> Iterator[None]:
         dist.Backend.register_backend(_BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"])
     verify = torch.distributed.utils._verify_param_shape_across_processes
     with patches() as held:
+        held.set(peers, "session", session)
         _patch_c10d(held, session)
         held.swap_everywhere(
             [

@@ -6,7 +6,7 @@ of the whole group's size. Collectives on real host tensors give the values that
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,10 @@ from .private import raw_is_meta
 from .shadows import tell
 from .storages import is_virtual
 
+if TYPE_CHECKING:
+    from .session import Session
+
+SMALL_MESSAGE = 1024  # elements of an integer tensor that a script may decide by
 _Tensors = Sequence[torch.Tensor]
 _c10d: Any = torch._C._distributed_c10d
 
@@ -36,6 +40,11 @@ def _flat(tensors: _Tensors) -> torch.Tensor | None:
     return torch.empty((len(tensors), *first.shape), dtype=first.dtype, device=first.device)
 
 
+class _Peers:
+    session: "Session | None" = None  # told of the ranks that messages go to and come from
+
+
+peers = _Peers()
 _Base: Any = dist.ProcessGroup  # its stubs name C++ parameters that Python callers never use
 
 
@@ -222,10 +231,18 @@ class VirtualGroup(_Base):  # type: ignore[misc]  # as said
 
     @connects
     def send(self, tensors: _Tensors, destination: int, tag: int = 0) -> Any:
+        if peers.session is not None:
+            peers.session.mailbox.tensor_sent(dist.get_global_rank(self, destination))
         return _done(list(tensors))
 
     @connects
     def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> Any:
+        """What arrives is not known; a few integers stay what they are: the other rank holds what this one does."""
+        if peers.session is not None:
+            peers.session.mailbox.tensor_received(dist.get_global_rank(self, source))
+        for tensor in tensors:
+            if raw_is_meta(tensor) and (tensor.is_floating_point() or tensor.numel() > SMALL_MESSAGE):
+                _settle(tensor, (), lambda: None)
         return _done(list(tensors))
 
     @connects

@@ -4,11 +4,16 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from ...allocator.config import AllocatorConfig, parse, text_in
 from ...configs import loader
+from ..channel import VARIABLE, Speaker
 from ..hooks import Hooks
 from ..launch import RunSpec
+from ..mailbox import FOLDER, Mailbox
 from ..recorder import Taken
 from ..script import LAUNCHER_CODES
 from .device import GpuTarget
@@ -26,6 +31,7 @@ class VirtualRecorder:
         return self.session.hooks
 
     def snapshot(self, argv: Sequence[str]) -> Taken:
+        self._ask_for_the_last()
         return Taken(self.session.snapshot(argv, settings_of(self.text, self.config)))
 
     def read_settings(self) -> AllocatorConfig | None:
@@ -35,6 +41,14 @@ class VirtualRecorder:
             return None
         self.text, self.config = text, parse(text)
         return self.config
+
+    def _ask_for_the_last(self) -> None:
+        """Where a parameter is not divided evenly, the last rank of its mesh holds the least."""
+        session = self.session
+        last = last_of_uneven(session.hooks.live_roots())
+        if last is not None and last != session.rank:
+            session.note(f"shards are uneven: rank {last}, which holds the least, differs from the others")
+            session.mailbox.peer(last)
 
     def out_of_memory_at_end(self) -> bool:
         """The step in which a device was last out of memory never came to its end."""
@@ -61,6 +75,23 @@ class VirtualRecorder:
 
     def assumed_reads(self) -> tuple[tuple[str, int], ...]:
         return tuple(self.session.assumed_reads)
+
+
+def last_of_uneven(modules: Sequence[torch.nn.Module]) -> int | None:
+    """The last rank of a mesh over which a parameter is sharded that its size cannot be divided by."""
+    for parameter in (each for module in modules for each in module.parameters()):
+        mesh: Any = getattr(parameter, "device_mesh", None)
+        placements: Any = getattr(parameter, "placements", ())
+        for dimension, placement in enumerate(placements):
+            if mesh is not None and placement.is_shard() and parameter.shape[placement.dim] % mesh.size(dimension):
+                return int(mesh.mesh.max())
+    return None
+
+
+def _mailbox(spec: RunSpec, rank: int) -> Mailbox:
+    if not spec.others:
+        return Mailbox(rank)
+    return Mailbox(rank, spec.run_dir / FOLDER, Speaker(os.environ.get(VARIABLE)).say)
 
 
 def target_of(
@@ -95,6 +126,7 @@ def virtual_recorder(spec: RunSpec, rank: int, *, steps: int | None) -> Iterator
         world_size=spec.world_size,
         steps=steps,
     ) as session:
+        session.mailbox = _mailbox(spec, rank)
         session.device.stacks.stop_codes.update(LAUNCHER_CODES)
         recorder = VirtualRecorder(session, text, config)
         session.device.settings = recorder.read_settings

@@ -17,6 +17,7 @@ from ...snapshots.model import Snapshot
 from ...snapshots.unpickler import collector_paused
 from ..facts import describe
 from ..hooks import Hooks
+from ..mailbox import Mailbox
 from . import (
     autocast,
     composites,
@@ -47,6 +48,7 @@ class Session:
     rank: int = 0
     world_size: int = 1
     hooks: Hooks
+    mailbox: Mailbox = field(default_factory=lambda: Mailbox(0))
     roles: Roles
     thread_contexts: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
     take_snapshot: Callable[[], dict[str, object]] | None = None  # PyTorch's dict, of the events so far

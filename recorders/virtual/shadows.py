@@ -167,3 +167,18 @@ def tensors(values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors(value)
+
+
+def known_numbers(tensor: torch.Tensor) -> list[Any] | None:
+    """The values of a tensor, on the host or in a shadow, as a flat list; None where nobody computed them."""
+    known = shadow(tensor) if raw_is_meta(tensor) else tensor
+    return None if known is None else known.reshape(-1).tolist()
+
+
+def tell_numbers(tensor: torch.Tensor, numbers: list[Any] | None) -> None:
+    """What another rank knows of its tensor is what this one holds from now on."""
+    value = None if numbers is None else torch.tensor(numbers, dtype=tensor.dtype).view(tensor.shape)
+    if raw_is_meta(tensor):
+        tell(tensor, (), lambda: value)
+    elif value is not None:
+        tensor.copy_(value)

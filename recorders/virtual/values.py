@@ -143,7 +143,9 @@ class Values:
         article = "an" if kind == "integer" else "a"
         answer = known if known is not None else torch.full(tensor.shape, kind != "bool", dtype=tensor.dtype)
         file, line = users_line()
-        self._session.note(f"{article} {kind} value was read from the GPU at {file}:{line}: answered {_said(answer)}")
+        how = ", spread evenly" if known is not None and record is not None and record.assumed == SPREAD else ""
+        said = f"answered {_said(answer)}{how}"
+        self._session.note(f"{article} {kind} value was read from the GPU at {file}:{line}: {said}")
         self._session.assumed_at(file, line)
         return answer.clone()
 
