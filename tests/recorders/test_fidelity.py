@@ -1,5 +1,6 @@
 """Virtual runs of transformer jobs against recordings of such jobs on real GPUs: every allocation, to the byte."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -62,3 +63,26 @@ def test_a_full_step_of_a_large_lm_is_the_real_one(shared: Path, tmp_path: Path)
     live, expected = live_bytes(virtual), extent(real)
     assert live[after_first_step:].max() == expected.peak
     assert live[-1] == expected.final
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recording", "args", "alloc_conf"),
+    [
+        ("lm-fwd-expandable", ("--context", "128", "--forward", "3"), "expandable_segments:True"),
+        ("lm-infer-near-full", ("--graphs", "2"), None),
+    ],
+)
+def test_passes_of_a_large_lm_are_the_real_ones(
+    shared: Path, tmp_path: Path, recording: str, args: tuple[str, ...], alloc_conf: str | None
+) -> None:
+    """Recordings that begin before the last pass: its allocations, and what the whole job reserved within 0.2 %."""
+    job = RunSpec(script=str(JOB.with_name("large_lm.py")), args=args, run_dir=tmp_path, gpu="a100-80gb", steps=0)
+    result = run(replace(job, target_torch=(2, 9), alloc_conf=alloc_conf))
+    [virtual] = reader.load(result.snapshots[0]).devices
+    real = reader.load(shared / "data" / "snapshots" / f"{recording}.pickle").devices[0]
+    ours, theirs = events(virtual, Action.ALLOC), events(real, Action.ALLOC)
+    assert ours[-len(theirs) :] == theirs
+    window = [event for event, action in enumerate(virtual.trace.action) if action == Action.ALLOC][-len(theirs)]
+    assert live_bytes(virtual)[window:].max() == pytest.approx(extent(real).peak, rel=0.001)
+    assert extent(virtual).reserved_peak == pytest.approx(extent(real).reserved_peak, rel=0.002)

@@ -31,6 +31,7 @@ RUNS = (
     Job(recording="lm-fwdbwd-100-complete", script="course_lm.py", args="--context 100 --train"),
     Job(recording="lm-fwdbwd-200-amp-complete", script="course_lm.py", args="--context 200 --autocast --train"),
     Job(recording="lm-full-step-adamw", script="large_lm.py", late=True),
+    Job(recording="lm-infer-near-full", script="large_lm.py", args="--graphs 2", late=True),
     Job(
         recording="lm-fwd-expandable",
         script="large_lm.py",

@@ -109,7 +109,7 @@ def section(found: list[Row]) -> str:
 
     return "\n\n".join(
         [
-            f"{made()} timm {timm.__version__}; 3 steps each.",
+            f"{made()} timm {timm.__version__}; {len(found)} of the {len(measured(1))} published runs, 3 steps each.",
             table(head, lines),
             "Error of each run in percent of what was measured, by batch size:",
             table(("network", *map(str, batches)), each),

@@ -7,6 +7,7 @@ import argparse
 import tempfile
 from functools import partial
 
+import timm_anyway  # before transformers
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 

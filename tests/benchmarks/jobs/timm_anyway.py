@@ -1,6 +1,6 @@
-"""Makes timm importable where torchvision's wheel for CUDA stands beside a CPU build of torch.
+"""Makes timm and Transformers importable where torchvision's wheel for CUDA stands beside a CPU build of torch.
 
-Its library does not load then, and its Python part, which is all that timm needs, asks for two operations by name.
+Its library does not load then, and its Python part, which is all that they need, asks for two operations by name.
 """
 
 import sys
@@ -8,7 +8,9 @@ import sys
 import torch
 
 try:
-    import torchvision  # noqa: F401
+    import torchvision
+except ImportError:
+    pass  # Transformers does without
 except RuntimeError:
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):

@@ -15,6 +15,7 @@ from torch import nn
 VOCAB, WIDTH, HEADS, LAYERS, HIDDEN, BATCH = 10_000, 2560, 32, 32, 10_240, 4
 parser = argparse.ArgumentParser()
 parser.add_argument("--context", type=int, default=512)
+parser.add_argument("--graphs", type=int, default=0, help="so many passes whose graphs are kept until the next")
 parser.add_argument("--forward", type=int, default=0, help="so many passes without gradients, instead of two steps")
 args = parser.parse_args()
 CONTEXT = args.context
@@ -53,12 +54,18 @@ class Rotary(nn.Module):
     def __init__(self, width):
         super().__init__()
         angle = torch.outer(torch.arange(CONTEXT).float(), 10_000 ** (-torch.arange(0, width, 2).float() / width))
-        self.register_buffer("cos", angle.cos(), persistent=False)
-        self.register_buffer("sin", angle.sin(), persistent=False)
+        if args.graphs:
+            self.register_buffer("both", torch.stack([angle.cos(), angle.sin()]), persistent=False)
+        else:
+            self.register_buffer("cos", angle.cos(), persistent=False)
+            self.register_buffer("sin", angle.sin(), persistent=False)
 
-    def forward(self, x):
+    def forward(self, x, positions):
         first, second = x.unflatten(-1, (-1, 2)).movedim(-1, 0)
-        cos, sin = self.cos[: x.shape[-2]], self.sin[: x.shape[-2]]
+        if positions is None:
+            cos, sin = self.cos[: x.shape[-2]], self.sin[: x.shape[-2]]
+        else:
+            cos, sin = self.both[:, positions]
         turned_first = cos * first - sin * second
         turned_second = sin * first + cos * second
         return torch.stack([turned_first, turned_second], dim=-1).flatten(-2)
@@ -86,8 +93,9 @@ class Attention(nn.Module):
     def forward(self, x):
         q, k, v = self.q(x), self.k(x), self.v(x)
         q, k, v = (t.unflatten(-1, (HEADS, -1)).transpose(1, 2) for t in (q, k, v))
-        q = self.rotary(q)
-        k = self.rotary(k)
+        positions = torch.arange(x.shape[1], device=x.device) if args.graphs else None
+        q = self.rotary(q, positions)
+        k = self.rotary(k, positions)
         position = torch.arange(x.shape[1], device=x.device)
         mask = position[:, None] >= position[None, :]
         mixed = attend(q, k, v, mask)
@@ -152,6 +160,9 @@ if args.forward:
     with torch.no_grad():
         for _ in range(args.forward):
             model(tokens)
+elif args.graphs:
+    for _ in range(args.graphs):
+        logits = model(tokens)
 else:
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(2):
