@@ -1,5 +1,6 @@
 """`oomdoc fix`: the plan as a patch of a configuration."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ EPILOG = """Examples:
 [bold]oomdoc fix --config args.yaml --write[/bold]  into your config, whose framework is told from what is in it
 
 [bold]oomdoc fix --gpu a100-40gb --config args.yaml train.py args.yaml[/bold]  plan, patch, and run again with the patch
+
+[bold]oomdoc fix --code[/bold]  the lines of your script that the diagnosis blames, changed: a proposal as a diff
 
 [bold]oomdoc fix --config titan.toml --framework-version 0.2[/bold]  for a release that is not the one installed here
 """
@@ -77,6 +80,14 @@ def fix(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="The file to patch: YAML, JSON or TOML.")
     ] = None,
+    code: Annotated[
+        bool,
+        typer.Option(
+            "--code",
+            help="Instead: changes of your code, at the lines of the diagnosis (detach, no_grad, map_location, a model "
+            "moved when it is used). Read them before you --write them.",
+        ),
+    ] = False,
     write: Annotated[bool, typer.Option("--write", help="Change the file; the old one is kept as FILE.bak.")] = False,
     verify: Annotated[
         bool,
@@ -92,6 +103,9 @@ def fix(
     """
     from .output import put, say
 
+    if code:
+        _code(target or str(LATEST), args, job, write)
+        return
     before, writer, path = _file(framework, config)
     planned = _planned(target, args, job, verify, run_dir)
     made_for = replace(planned.target, framework_version=framework_version)
@@ -113,6 +127,25 @@ def fix(
     if not fits:
         say(f"{path} is as it was" if write else "this diff alone does not do; `oomdoc plan` has more")
         raise typer.Exit(1)
+
+
+def _code(target: str, args: Sequence[str] | None, job: JobOptions, write: bool) -> None:
+    from ..api.files import snapshot_files
+    from ..api.pipeline import diagnose_files
+    from ..remedies.frameworks.interface import Patch
+    from .fix_code import changed_files
+    from .inputs import is_script, no_arguments
+    from .output import put
+
+    if is_script(target, job.module):
+        raise OomdocError("--code takes what a run has recorded: `oomdoc run` the script, then `oomdoc fix --code`")
+    no_arguments(target, args)
+    for path, (before, after) in changed_files(diagnose_files(snapshot_files([target]))).items():
+        patch = Patch(framework="code", before=before, text=after)
+        if write:
+            _write(path, patch)
+        else:
+            put(patch.diff(os.path.relpath(path)))
 
 
 # --- what is to be written ---

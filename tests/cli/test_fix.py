@@ -184,3 +184,31 @@ def test_a_patched_config_is_proven_by_running_with_it(oomdoc: Run, tmp_path: Pa
     assert done.returncode == 1, done.stderr
     assert "out of memory" in done.stderr
     assert "16384" in (tmp_path / "args.yaml").read_text()
+
+
+LEAK = """import torch
+model = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+total = 0.0
+for _ in range(6):
+    x = torch.randn(4096, 512, device="cuda")
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    total += torch.relu(model(x)).square().mean()  # the validation
+"""
+
+
+def test_a_change_of_code_is_shown_and_written_only_when_asked(oomdoc: Run, tmp_path: Path) -> None:
+    """The line that the diagnosis names, as a diff; the old file is kept."""
+    (tmp_path / "leak.py").write_text(LEAK)
+    assert oomdoc("run", "--gpu", "a100-40gb", "-o", "run", "leak.py").returncode == 0
+    shown = oomdoc("fix", "--code", "run")
+    assert shown.returncode == 0, shown.stderr
+    assert "detach-retained-graph at leak.py:10: Each step leaves" in shown.stderr
+    assert "+    total += torch.relu(model(x)).square().mean().detach()  # the validation" in shown.stdout
+    assert (tmp_path / "leak.py").read_text() == LEAK
+    written = oomdoc("fix", "--code", "--write", "run")
+    assert written.returncode == 0, written.stderr
+    assert (tmp_path / "leak.py").read_text() == LEAK.replace(".mean()  #", ".mean().detach()  #")
+    assert (tmp_path / "leak.py.bak").read_text() == LEAK
