@@ -44,27 +44,52 @@ _FLOAT32_CALL = re.compile(
 )
 _SUM = re.compile(r"\S\s\+\s\S|\S\s\+=|\.add\(")
 _FLOAT32_NAMES = {"softmax", "log_softmax", "cross_entropy", "nll_loss", "layer_norm", "rms_norm", "group_norm"}
+_TORCH = re.compile(r"(^|/)torch/(nn|_|functional)")
 _CALLS = {"_call_impl", "_wrapped_call_impl"}
 
 
 def kinds_of(timeline: Timeline, class_of: Mapping[str, str], stacks: Stacks) -> NDArray[np.int8]:
     """Kind of each row, taken as an activation of a float32 forward."""
-    by_module = np.array([_of_class(path, class_of) for path in timeline.modules] + [-1], np.int8)
+    parents = _parents(class_of)
+    by_module = np.array([_of_class(path, class_of, parents) for path in timeline.modules] + [-1], np.int8)
     kinds = by_module[timeline.module]
-    lines: dict[int, Kind] = {}
-    for row in np.flatnonzero(kinds < 0).tolist():
-        stack = int(timeline.stack[row])
-        if stack not in lines:
+    lines: dict[tuple[int, int], Kind] = {}
+    own = np.flatnonzero((kinds < 0) | ((kinds == Kind.HALVES) & ~_of_torch(timeline, stacks)))
+    for row in own.tolist():
+        key = (int(timeline.stack[row]), int(kinds[row]))
+        if key not in lines:
             path = timeline.modules[timeline.module[row]] if timeline.module[row] >= 0 else None
-            lines[stack] = _of_line(stacks, stack, path, class_of)
-        kinds[row] = lines[stack]
+            found = _of_line(stacks, key[0], path, class_of)
+            # what a line leaves open, the class decides where it has an own forward without modules inside
+            lines[key] = Kind.HALVES if key[1] == Kind.HALVES and found == Kind.OPEN_HALF else found
+        kinds[row] = lines[key]
     return kinds
 
 
-def _of_class(path: str, class_of: Mapping[str, str]) -> int:
+def _parents(class_of: Mapping[str, str]) -> set[str]:
+    """Paths that have modules inside."""
+    found: set[str] = set()
+    for path in class_of:
+        while "." in path:
+            path = path.rpartition(".")[0]
+            found.add(path)
+    return found
+
+
+def _of_torch(timeline: Timeline, stacks: Stacks) -> NDArray[np.bool_]:
+    """Rows whose innermost Python frame is torch's: there the class says what is computed."""
+    torch = [
+        next((_TORCH.search(f.filename.replace("\\", "/")) is not None for f in stacks.of(i)), False)
+        for i in range(len(stacks.stacks))
+    ]
+    found: NDArray[np.bool_] = np.array([*torch, False], np.bool_)[timeline.stack]
+    return found
+
+
+def _of_class(path: str, class_of: Mapping[str, str], parents: set[str]) -> int:
     """Kind by the class of a module without children; -1 for one that computes in its own forward."""
     name = class_of.get(path)
-    if name is None or name.startswith("?") or any(each.startswith(path + ".") for each in class_of):
+    if name is None or name.startswith("?") or path in parents:
         return -1
     if _NORM.search(name) and not name.startswith(("BatchNorm", "SyncBatchNorm", "InstanceNorm")):
         return Kind.NORM
@@ -109,6 +134,11 @@ def last_product(timeline: Timeline, kinds: NDArray[np.int8], iteration: Iterati
     inside &= (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
     rows = np.flatnonzero(inside)
     return int(rows[timeline.birth[rows].argmax()]) if len(rows) else -1
+
+
+def casts_itself(stacks: Stacks, stack: int) -> bool:
+    """Whether the line that made something casts to float32, whatever type the model has."""
+    return any(re.search(r"\.float\(\)|torch\.float32|float32\)", source_line(f)) for f in stacks.of(stack)[:3])
 
 
 def upcasts(stacks: Stacks, stack: int) -> bool:

@@ -29,7 +29,7 @@ NAME = "mixed-precision"
 NUMERICS = Numerics.EQUIVALENT
 
 # hf: x 2.10 fp16 bert-large V100, x 2.39 bf16 t5-base A100; CS336: x 1.18 and x 1.27 bf16 autocast A100
-STEP_TIME = Band(low=0.42, expected=0.6, high=0.9)
+STEP_TIME = Band(low=0.41, expected=0.6, high=0.9)
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
@@ -81,14 +81,14 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
 def _cast(case: Case, kinds: NDArray[np.int8], halved: set[Kind]) -> Timeline:
     timeline = case.timeline
     activation = activation_rows(timeline)
-    masks = _masks(timeline, kinds, activation)
+    masks = masks_of(timeline, kinds, activation)
     half = activation & np.isin(kinds, list(halved)) & ~masks
     half |= _backward_rows(timeline, kinds, halved)
     new = timeline
     for iteration in iterations(timeline):
         new = _norms_cast(new, timeline, kinds, activation, iteration)
         new = _weights_cast(new, timeline, kinds, activation, case, iteration)
-    new, loss_rows = _loss_cast(new, timeline, kinds, case)
+    new, loss_rows = loss_cast(new, timeline, kinds, case)
     old = np.zeros(len(new), np.bool_)
     old[: len(timeline)] = half & ~loss_rows
     new = new.resized(old, 0.5)
@@ -112,7 +112,7 @@ def _scores(timeline: Timeline, kinds: NDArray[np.int8]) -> Mask:
     return found
 
 
-def _masks(timeline: Timeline, kinds: NDArray[np.int8], activation: Mask) -> Mask:
+def masks_of(timeline: Timeline, kinds: NDArray[np.int8], activation: Mask) -> Mask:
     """Rows that are no float of the product's type: dropout masks, statistics, indices.
 
     Beside a larger row of the same module and iteration, at most a quarter of it.
@@ -191,11 +191,13 @@ def _weights_cast(
     return new.added(spans, category=Category.AUTOCAST_CACHE, phase=FORWARD, step=iteration.step)
 
 
-def _loss_cast(new: Timeline, timeline: Timeline, kinds: NDArray[np.int8], case: Case) -> tuple[Timeline, Mask]:
+def loss_cast(
+    new: Timeline, timeline: Timeline, kinds: NDArray[np.int8], case: Case, *, autocast: bool = True
+) -> tuple[Timeline, Mask]:
     """Cross-entropy of the logits: log-softmax in the logits' type, then a float32 copy that its loss saves.
 
-    Where the script casts the logits to float32 itself, that copy is there instead and log-softmax keeps float32.
-    -> the timeline, and the rows that were dealt with.
+    Where the script casts the logits to float32 itself, that copy is there instead and log-softmax keeps float32;
+    without `autocast` only that is dealt with. -> the timeline, and the rows that were dealt with.
     """
     stacks = case.profile.snapshot.stacks
     dealt = np.zeros(len(timeline), np.bool_)
@@ -211,11 +213,14 @@ def _loss_cast(new: Timeline, timeline: Timeline, kinds: NDArray[np.int8], case:
         results = np.flatnonzero(saved & (timeline.birth > timeline.birth[last]))
         gradients = _gradients_of(timeline, iteration, logits)
         for row in results[-1:].tolist():
+            own_cast = upcasts(stacks, int(timeline.stack[row]))
+            if not own_cast and not autocast:
+                continue
             birth = float(timeline.birth[row])
             dealt[row] = True
             dealt[gradients] = True
             used = float(timeline.birth[gradients[0]]) + 0.5 if len(gradients) else iteration.end
-            if upcasts(stacks, int(timeline.stack[row])):
+            if own_cast:
                 parts.append((logits, birth - 0.5, iteration.backward_start - 0.5))
                 for second in gradients[1:2].tolist():
                     cast = _next_birth(timeline, float(timeline.birth[second])) - 0.25

@@ -22,6 +22,7 @@ from .interface import Candidate, Constraints, Estimate, Job, NotApplicable, Num
 from .way_out import front, way_out
 
 ENOUGH_PROVEN = 3
+LEAST_COMBINED = 12  # combinations that are kept however many single changes there are
 UNLIMITED = Constraints()
 
 
@@ -163,7 +164,7 @@ def _without_idle(candidates: Sequence[Candidate]) -> list[Candidate]:
 def _shortened(candidates: Sequence[Candidate], keep: int) -> list[Candidate]:
     """Every single change, and the best combinations beside them."""
     combined = [each for each in candidates if len(each.estimate.settings) > 1]
-    room = max(0, keep - (len(candidates) - len(combined)))
+    room = max(LEAST_COMBINED, keep - (len(candidates) - len(combined)))
     return [each for each in candidates if len(each.estimate.settings) == 1 or each in combined[:room]]
 
 

@@ -33,3 +33,7 @@ def recompute_factor(case: "Case", *, paths: Sequence[str]) -> Band:
         expected=1 + (FULL_RECOMPUTE.expected - 1) * share,
         high=1 + (FULL_RECOMPUTE.high - 1) * share,
     )
+
+
+def scaled(band: Band, by: Band) -> Band:
+    return Band(low=band.low * by.low, expected=band.expected * by.expected, high=band.high * by.high)

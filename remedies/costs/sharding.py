@@ -84,3 +84,16 @@ def fsdp_factor(case: "Case", *, reshard_after_forward: bool, replicate: bool = 
     share = Band(low=step.low / ranks, expected=step.expected / ranks, high=step.high / ranks)
     traffic = fsdp_traffic(topology, units_of(case), reshard=reshard_after_forward, replicate=replicate)
     return slowed(traffic, share)
+
+
+def stage_factor(case: "Case") -> Band:
+    """A step of ZeRO-1 or -2: gradients are reduced behind backward, parameters gathered after the step."""
+    topology = topology_of(case.job)
+    step = step_seconds(case)
+    if step is None or not case.facts.parameter_bytes:
+        return UNKNOWN_NVLINK if topology.nvlink else UNKNOWN_PCIE
+    reduced = ddp_traffic(topology, case.facts.trainable_bytes or case.facts.parameter_bytes)
+    gathered = all_gather(topology, case.facts.parameter_bytes).seconds
+    traffic = Traffic(gather=gathered, reduce=reduced.reduce, exposed=gathered + reduced.exposed)
+    ranks = topology.ranks
+    return slowed(traffic, Band(low=step.low / ranks, expected=step.expected / ranks, high=step.high / ranks))

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..interface import Band
-from .links import host_bandwidth, pageable_share
+from .links import host_bandwidth, pageable_share, table
 from .step_time import step_seconds
 
 if TYPE_CHECKING:
@@ -28,4 +28,22 @@ def transfer_factor(case: "Case", bytes_per_step: int, *, overlapped: bool) -> B
         low=1 + (hidden if overlapped else 0.8 * seconds) / step.high,
         expected=1 + (0.5 * (hidden + seconds) if overlapped else seconds) / step.expected,
         high=1 + seconds / pageable_share() / step.low,
+    )
+
+
+def drive_factor(case: "Case", state_bytes: int) -> Band:
+    """For optimizer state that is read from and written to an NVMe drive in each step.
+
+    Low: a drive for each GPU; high: one for all GPUs of the node, each with its state.
+    """
+    step = step_seconds(case)
+    if step is None:
+        return Band(low=1.2, expected=2.0, high=6.0)
+    drive = table()["nvme"]
+    seconds = state_bytes / float(drive["read"]) + state_bytes / float(drive["write"])
+    sharing = max(1, case.job.world_size // max(1, case.job.nnodes))
+    return Band(
+        low=1 + seconds / step.high,
+        expected=1 + seconds * (1 + sharing) / 2 / step.expected,
+        high=1 + seconds * sharing / step.low,
     )

@@ -2,9 +2,11 @@
 """One of several architectures in a plain float32 loop, from a configuration. Knows nothing of oomdoc."""
 
 import argparse
+import tempfile
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
@@ -15,10 +17,25 @@ parser.add_argument("--batch-size", type=int, default=8)
 parser.add_argument("--width", type=int, default=512)
 parser.add_argument("--depth", type=int, default=6)
 parser.add_argument("--length", type=int, default=256)
+parser.add_argument("--attention", default="sdpa")
+parser.add_argument("--bf16", action="store_true", help="the whole model in bfloat16")
+parser.add_argument("--keep-gradients", action="store_true", help="zero them in place")
+parser.add_argument("--step-in-backward", action="store_true")
+parser.add_argument("--keep-products", action="store_true", help="selective checkpointing of the mixer's layers")
+parser.add_argument("--load", default=None, help="load a checkpoint to this device first")
 args = parser.parse_args()
 torch.manual_seed(0)
 count, width, depth, length = args.batch_size * args.steps, args.width, args.depth, args.length
 VOCAB = 8000
+
+
+def policy():
+    products = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default}
+
+    def keep(_context, op, *_args, **_options):
+        return CheckpointPolicy.MUST_SAVE if op in products else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(keep)
 
 
 class Bottleneck(nn.Module):
@@ -87,7 +104,7 @@ class Mixer(nn.Module):
     def forward(self, x):
         x = self.embed(x)
         for layer in self.layers:
-            x = layer(x)
+            x = checkpoint(layer, x, use_reentrant=False, context_fn=policy) if args.keep_products else layer(x)
         return self.head(x.mean(dim=1))
 
 
@@ -98,6 +115,7 @@ def language(name):
     heads = width // 64
     if name == "gpt2":
         config = hf.GPT2Config(vocab_size=VOCAB, n_embd=width, n_layer=depth, n_head=heads, n_positions=length)
+        config._attn_implementation = args.attention
         return hf.GPT2LMHeadModel(config), ids
     if name == "bert":
         config = hf.BertConfig(
@@ -150,11 +168,29 @@ elif args.model == "vit":
 else:
     model, data = language(args.model)
 model = model.to(args.device).train()
+if args.load:
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(model.state_dict(), f"{folder}/weights.pt")
+        weights = torch.load(f"{folder}/weights.pt", map_location=args.load)
+    model.load_state_dict(weights)
+if args.bf16:
+    model = model.to(torch.bfloat16)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+if args.step_in_backward:
+    own = {p: torch.optim.AdamW([p], lr=1e-4) for p in model.parameters()}
+
+    def step_and_clear(p):
+        own[p].step()
+        own[p].zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step_and_clear)
 for x, y in DataLoader(TensorDataset(data, labels), batch_size=args.batch_size):
     x, y = x.to(args.device), y.to(args.device)
+    if args.bf16 and x.is_floating_point():
+        x = x.to(torch.bfloat16)
     loss = loss_of(model, x, y)
     loss.backward()
     optimizer.step()
-    optimizer.zero_grad()
+    optimizer.zero_grad(set_to_none=not args.keep_gradients)
     print(f"loss {loss.item():.4f}", flush=True)
