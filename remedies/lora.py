@@ -28,7 +28,7 @@ STEP_TIME = Band(low=0.7, expected=0.9, high=1.05)
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     if not case.timeline.is_category(Category.GRADIENT).any():
-        return NotApplicable(NAME, "no gradient is in the trace, so nothing is trained in it")
+        return NotApplicable(NAME, "no gradient is in the trace: nothing learns in it")
     if case.facts.known and not case.facts.inferred and case.facts.trainable_bytes < 0.5 * case.facts.parameter_bytes:
         return NotApplicable(NAME, "most parameters are frozen already")
     return (Setting(name=NAME, options={"rank": RANK}),)

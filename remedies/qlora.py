@@ -1,5 +1,6 @@
-"""LoRA over weights in 4 bits (QLoRA): frozen layers are stored as NF4 and unpacked as they run. This changes what is
-trained, and rounds what is not.
+"""LoRA over weights in 4 bits (QLoRA): this changes what is trained, and rounds what is not.
+
+Frozen layers are stored as NF4 and unpacked as they run.
 
 Applies when: a model is fine-tuned, and parameters with gradients and optimizer state are most of the peak.
 Saves: what LoRA saves, and of the blocks' weights all but 4 bits and a scale for each 64 values (doubly quantised:

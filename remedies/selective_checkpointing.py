@@ -1,5 +1,6 @@
-"""Recompute what is cheap and keep what is dear: norms, activations, dropout and sums are computed again, the results
-of products and of attention stay. Or checkpoint only as many blocks as a byte budget asks for.
+"""Recompute what is cheap, keep what is dear; or checkpoint as many blocks as a byte budget asks for.
+
+Norms, activations, dropout and sums are computed again, the results of products and of attention stay.
 
 Applies when: activations saved inside repeated blocks are a large share of the peak.
 Saves: `keep: products` all that the blocks save but the results of products and attention (those take most of the

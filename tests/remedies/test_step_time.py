@@ -4,6 +4,7 @@ import pytest
 from oomdoc.remedies import (
     activation_checkpointing,
     eight_bit_optimizer,
+    gradient_accumulation,
     mixed_precision,
     qlora,
     selective_checkpointing,
