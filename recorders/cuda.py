@@ -12,10 +12,12 @@ from typing import Any
 import torch
 
 from ..diagnosers.interface import CATEGORIES
+from ..errors import OomdocError
 from ..snapshots import reader
 from ..snapshots.model import DeviceRecording, DeviceSnapshot, Recording, Snapshot
 from ..snapshots.recording import SCHEMA
 from ..snapshots.unpickler import collector_paused
+from . import nvml
 from .accelerator import Accelerator, Counted, StackKind, accelerator
 from .batches import Batches
 from .facts import describe
@@ -56,7 +58,6 @@ class CudaRecorder:
         self.oom_times: list[float] = []  # Unix time of each failure
         self.oom_steps: list[int] = []  # steps completed by then
         self.outside_at_oom: int | None = None
-        self.samples: Callable[[], Mapping[str, object]] | None = None  # of what is outside: the facts `outside`
         self._busy = False
 
     def out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
@@ -146,7 +147,7 @@ class CudaRecorder:
             "backwards_per_step": hooks.backwards_per_step,
             "oom_times": list(self.oom_times),
             "cards": self._cards(),
-            **(dict(self.samples()) if self.samples is not None else {}),
+            "holders": self._holders(),
         }
 
     def _cards(self) -> list[dict[str, object]]:
@@ -155,6 +156,22 @@ class CudaRecorder:
             name, identity = self.device.identity(device)
             found.append({"device": device, "name": name, "uuid": identity})
         return found
+
+    def _holders(self) -> list[dict[str, object]]:
+        """Who holds memory of the cards in use, as NVML tells it at this moment; empty where it does not."""
+        found = nvml.cards()
+        if isinstance(found, str):
+            return []
+        of_card = {card.uuid.removeprefix("GPU-"): card for card in found}
+        holders: list[dict[str, object]] = []
+        for device in self.device.devices():
+            card = of_card.get(self.device.identity(device)[1].removeprefix("GPU-"))
+            for each in card.holders if card is not None else ():
+                own = each.pid == os.getpid()
+                holders.append(
+                    {"device": device, "pid": each.pid, "name": each.name, "bytes": each.used_bytes, "own": own}
+                )
+        return holders
 
     def _odd_sizes(self) -> frozenset[int]:
         """Under autocast a weight's copy looks like an activation of its size."""
@@ -248,6 +265,11 @@ def cuda_recorder(
 ) -> Iterator[CudaRecorder]:
     """Records what runs within. The script fails as it would have: `available()` says what to tell before it starts."""
     device = accelerator() if device is None else device
+    reason = device.available()
+    if reason is not None:
+        raise OomdocError(
+            f"{reason}: nothing can be recorded on a real GPU here; --virtual runs the script without one"
+        )
     recorder = CudaRecorder(device, steps=steps, rank=rank, world_size=world_size, max_entries=max_entries)
     pid = os.getpid()
 

@@ -38,11 +38,25 @@ def parts(profile: DeviceProfile) -> tuple[Part, ...]:
             Part("fragmented", "cached, fragmented", profile.cached.fragmented_bytes, "reserved, too small"),
         ]
     if profile.outside_bytes:
-        found.append(Part("outside", "outside PyTorch", profile.outside_bytes, "context, others"))
+        found.append(Part("outside", "outside PyTorch", profile.outside_bytes, _holders(profile)))
     if profile.capacity_bytes is not None:
         free = profile.capacity_bytes - sum(part.bytes for part in found)
         found.append(Part("free", "free", free, ""))
     return tuple(part for part in found if part.bytes > 0)
+
+
+def _holders(profile: DeviceProfile) -> str:
+    """Who holds what is outside, as far as the recording tells: `2 others: python train.py 4242 3.00 GiB, ...`."""
+    recording = profile.snapshot.recording
+    told = recording.facts.get("holders") if recording else None
+    others = [
+        each
+        for each in (told if isinstance(told, list | tuple) else ())
+        if isinstance(each, Mapping) and each.get("device") == profile.device and not each.get("own")
+    ]
+    named = sorted(((int(each.get("bytes") or 0), each) for each in others), key=lambda pair: -pair[0])[:2]
+    words = [f"{each.get('name') or 'process'} {each.get('pid')} {size(held)}" for held, each in named if held]
+    return f"context; {', '.join(words)}" if words else "context, others"
 
 
 def rounding_bytes(profile: DeviceProfile) -> int:

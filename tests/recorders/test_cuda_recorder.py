@@ -15,6 +15,7 @@ import pytest
 import torch
 from oomdoc.diagnosers.interface import CATEGORIES, Category
 from oomdoc.diagnosers.profile import build
+from oomdoc.errors import OomdocError
 from oomdoc.recorders.accelerator import Counted
 from oomdoc.recorders.cuda import cuda_recorder
 from oomdoc.recorders.virtual.session import Session
@@ -179,6 +180,65 @@ def test_batches_of_a_loader_are_told_by_shape() -> None:
         facts = recorder.snapshot(()).snapshot.recording.facts  # type: ignore[union-attr]
     assert {"shape": [4, 7], "dtype": "float32", "count": 2} in facts["inputs"]  # type: ignore[operator]
     assert facts["batch"] == [{"shape": [2, 7], "dtype": "float32"}, {"shape": [2], "dtype": "int64"}]
+
+
+class Serving(torch.nn.Module):
+    """A decoder that keeps a cache, and is never trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+        self.cache: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(x)
+        self.cache.append(out + 1)
+        return out
+
+
+def test_a_job_that_serves_is_recorded_by_request() -> None:
+    """An outermost forward is a request; what each leaves behind shows as growth from one to the next."""
+    with cuda_recorder(steps=None, device=FakeDevice()) as recorder, torch.no_grad():
+        model = Serving()
+        for _ in range(5):
+            model(torch.ones(32, 64))
+        snapshot = recorder.snapshot(()).snapshot
+    recording = snapshot.recording
+    assert recording is not None
+    assert (recording.facts["requests"], recording.facts["steps"]) == (5, 0)
+    marks = recording.devices[0].marks
+    assert [mark.step for mark in marks if mark.phase == "forward"] == [1, 2, 3, 4, 5]
+    assert {mark.phase for mark in marks} == {"setup", "forward", "other"}
+
+
+def test_who_else_holds_the_card_is_told_beside_what_is_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    from oomdoc.recorders import nvml
+    from oomdoc.reports.figures import parts
+
+    mine = nvml.Holder(pid=os.getpid(), used_bytes=1 << 30)
+    other = nvml.Holder(pid=4242, used_bytes=3 << 30, name="python serve.py")
+    card = nvml.Card(
+        index=0, name="x", driver="1", total_bytes=1 << 40, used_bytes=4 << 30, uuid="GPU-fake-0", holders=(other, mine)
+    )
+    monkeypatch.setattr(nvml, "cards", lambda: [card])
+    with cuda_recorder(steps=None, device=FakeDevice()) as recorder:
+        train(perceptron(), 1)
+        snapshot = recorder.snapshot(()).snapshot
+    [device] = build([snapshot]).devices
+    outside = next(part for part in parts(device) if part.key == "outside")
+    assert outside.note == "context; python serve.py 4242 3.00 GiB"
+
+
+def test_a_device_that_cannot_be_recorded_says_so_before_the_script_starts() -> None:
+    device = FakeDevice()
+    device.available = lambda: "torch 2.13 is built without CUDA"
+    with (
+        pytest.raises(OomdocError, match="built without CUDA: nothing can be recorded"),
+        cuda_recorder(steps=None, device=device),
+    ):
+        pass
 
 
 class OnVirtualGpu:
