@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from ..snapshots.timeline import lifetimes
 from .attribution.facts import gather
 from .attribution.phases import BACKWARD, FORWARD, run_starts
+from .holders import tensor_holders
 from .interface import Case, Claim, DeviceProfile, LiveBlock, Severity
 from .judging import bytes_of, claim, share
 from .survivors import PERMANENT
@@ -53,6 +54,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
         return None
     title = f"The outputs of {len(forwards)} batches are kept: {size(total)}, {percent(part)} of what was live"
     evidence = [f"{count(len(blocks), 'block')} {moment(profile)}, no backward since the first of these forwards"]
+    evidence += tensor_holders(profile, total)
     return claim(case, blocks, f"{title} {moment(profile)}", thresholds, evidence, at_least=Severity.WARNING)
 
 

@@ -16,7 +16,7 @@ Example
 Known limits
     Before the first forward of a recorded job nothing is reported: a model that is loaded grows too.
     With few lines per step a small kept graph and a kept output look alike: detach in both cases. Who holds the
-    reference is not in a snapshot.
+    reference is told where `oomdoc run` recorded it on the virtual GPU.
 
 What the remedies change
     offload-outputs: reduce each batch (argmax, a running sum) or move it to the CPU. A smaller batch does not help:
@@ -26,6 +26,7 @@ What the remedies change
 from collections.abc import Mapping
 
 from .growing_block import growing_block
+from .holders import tensor_holders
 from .interface import Case, Claim, DeviceProfile, Severity
 from .judging import bytes_of, claim, share
 from .survivors import complete_steps, growth
@@ -55,6 +56,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
                 f" {percent(share(profile, total))} of what is live"
             )
             evidence = [f"blocks of steps {found.steps[0]} to {found.steps[-1]} are all alive, from the same line"]
+            evidence += tensor_holders(profile, total)
             return claim(case, found.blocks, title, thresholds, evidence, at_least=Severity.ERROR)
     grown = growing_block(profile, case.live())
     if grown is None or grown.bytes[-1] < thresholds["min_bytes"]:
@@ -64,4 +66,5 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
         return None
     title = f"One tensor is made anew in each step and grows: {size(grown.bytes[0])} to {size(grown.bytes[-1])}"
     evidence = [f"{len(grown.bytes)} steps in a row; old and new exist together while it is copied"]
+    evidence += tensor_holders(profile, grown.bytes[-1])
     return claim(case, blocks, title, thresholds, evidence, at_least=Severity.WARNING)

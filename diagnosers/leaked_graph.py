@@ -16,8 +16,9 @@ Example
     was back-propagated first keeps only its scalar, 512 B.
 
 Known limits
-    Who holds the reference is not in a snapshot: an in-place `total += loss` allocates nothing. Steps need a
-    boundary: an optimizer step, marks, or allocations that repeat evenly.
+    Who holds the reference is not in PyTorch's snapshot; a recording of `oomdoc run` on the virtual GPU names the
+    variable, attribute, list, closure or traceback, where it is still there at the end. Steps need a boundary: an
+    optimizer step, marks, or allocations that repeat evenly.
 
 What the remedies change
     detach-retained-graph: `.item()` or `.detach()` at that line frees all of it. no-grad-evaluation for a loss that
@@ -28,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .call_sites import Lines
+from .holders import graph_holders
 from .interface import Case, Claim, DeviceProfile, Inconclusive, LiveBlock, Location, Severity
 from .judging import bytes_of, claim, share
 from .survivors import complete_steps, growth
@@ -60,6 +62,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | Inconclusiv
     evidence = [
         f"blocks of steps {found.steps[0]} to {found.steps[-1]} are all alive,"
         f" {found.forward_blocks_per_step} tensors of a forward each",
+        *graph_holders(profile),
         *_room(profile, found.bytes_per_step),
     ]
     answer = claim(case, found.blocks, title, thresholds, evidence, at_least=Severity.ERROR)

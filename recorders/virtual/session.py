@@ -16,6 +16,7 @@ from ...snapshots import writer
 from ...snapshots.model import Snapshot
 from ...snapshots.unpickler import collector_paused
 from ..facts import describe
+from ..holders import holders
 from ..hooks import Hooks
 from ..mailbox import Mailbox
 from . import (
@@ -80,6 +81,7 @@ class Session:
         hooks = self.hooks
         return {
             **describe(hooks.live_roots(), hooks.live_optimizers()),
+            "holders": holders(),
             "inputs": [{"shape": list(shape), "dtype": dtype, "count": n} for (shape, dtype), n in self.inputs.items()],
             "autocast": hooks.autocast,
             "recomputes": hooks.recomputes,

@@ -122,6 +122,23 @@ def test_every_case_is_run_or_the_reason_is_given(shared: Path) -> None:
     assert known <= named | NOT_RUN.keys(), known - named - NOT_RUN.keys()
 
 
+@pytest.mark.parametrize(
+    ("name", "holder"),
+    [
+        ("validation_loss", "`total`, global of validation_loss.py"),
+        ("hidden_state", "`previous`, attribute of Model"),
+        ("metric_list", "list `kept`, global of metric_list.py"),
+        ("evaluation_cat", "`every`, global of evaluation_cat.py"),
+        ("closure", "list `seen`, closure of watch.<locals>.<lambda>()"),
+        ("traceback_kept", "local of step() in traceback_kept.py, which the traceback of an exception keeps"),
+    ],
+)
+def test_who_holds_the_reference_is_named(name: str, holder: str) -> None:
+    first = diagnosis(name, 40_000).findings[0]
+    assert first.code in {"OOM006", "OOM014", "OOM025"}
+    assert any(holder in line for line in first.evidence), first.evidence
+
+
 HEALTHY = sorted(path.stem for path in JOBS.glob("healthy_*.py"))
 
 
