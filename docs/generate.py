@@ -9,31 +9,26 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+import oomdoc
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from oomdoc.cli.explain import pages
 
-DOCS = Path(__file__).resolve().parent
-ACCURACY = "accuracy.md"  # measured tables, made by the benchmarks
 _SECTION = re.compile(r"^(\S[^:\n]*)$\n(?=    \S)", re.MULTILINE)  # a title, with its text indented below it
 _LABEL = re.compile(r"^([A-Z][a-z]+(?: [a-z]+)*): ", re.MULTILINE)
 _ENTRY = re.compile(r"^([a-z][a-z0-9]*(?:-[a-z0-9]+)+): ", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Puts the generated pages, and the accuracy tables where they are, into the navigation."""
+    """Puts the generated pages into the navigation."""
     causes, remedies = _modules()
     for entry in config.nav or []:
         if "Causes" in entry:
             entry["Causes"] += [{f"{each.CODE} {each.NAME}": f"causes/{each.CODE}.md"} for each in causes]
         if "Remedies" in entry:
             entry["Remedies"] += [{each.NAME: f"remedies/{each.NAME}.md"} for each in remedies]
-    if config.nav is not None and (DOCS / ACCURACY).exists():
-        at = next(index for index, entry in enumerate(config.nav) if "The virtual GPU" in entry)
-        config.nav.insert(at + 1, {"How exact it is": ACCURACY})
     return config
 
 
@@ -61,7 +56,33 @@ def generated() -> Mapping[str, str]:
         rows,
     )
     found["commands.md"] = "\n\n".join(["# Commands", *_commands()]) + "\n"
+    found["api.md"] = "\n\n".join(["# The Python API", *_api()]) + "\n"
     return found
+
+
+def _api() -> Iterator[str]:
+    """What `import oomdoc` gives, with its docstrings and those of its public members."""
+    yield _literal(inspect.getdoc(oomdoc))
+    for name in sorted(set(oomdoc.__all__) - {"__version__"}):
+        thing = getattr(oomdoc, name)
+        yield f"## {name}\n\n{_signature(name, thing)}\n\n{_literal(inspect.getdoc(thing))}"
+        members = vars(thing) if isinstance(thing, type) and not issubclass(thing, Exception) else {}
+        for member, what in members.items():
+            if not member.startswith("_") and inspect.getdoc(what) and (callable(what) or isinstance(what, property)):
+                yield f"### {name}.{member}\n\n{_signature(member, what)}\n\n{_literal(inspect.getdoc(what))}"
+
+
+def _signature(name: str, thing: Any) -> str:
+    try:
+        return f"```python\n{name}{inspect.signature(thing)}\n```"
+    except (TypeError, ValueError):
+        return ""
+
+
+def _literal(docstring: str | None) -> str:
+    """Indented lines of a docstring are code; the rest is prose."""
+    lines = (docstring or "").splitlines()
+    return "\n".join(line if line.startswith("    ") else _escaped(line) for line in lines)
 
 
 def _modules() -> tuple[list[Any], list[Any]]:
