@@ -77,6 +77,12 @@ def test_accelerate(tmp_path: Path) -> None:
     run_job("accelerate_loop", tmp_path)
 
 
+@pytest.mark.parametrize("how", ["moved", "mapped"])
+def test_a_checkpoint_larger_than_memory(how: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    run_job("big_checkpoint", tmp_path, how)
+
+
 def test_hugging_face_trainer(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     run_job("hf_trainer", tmp_path)
