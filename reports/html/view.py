@@ -54,6 +54,7 @@ def content(report: Report) -> dict[str, Any]:
         "devices": [_device(report, device) for device in drawn],
         "ranks": _ranks(report.ranks),
         "log": _log(report),
+        "explained": _explained(report),
         "findings": [_finding(finding, report) for finding in report.diagnosis.findings],
         "plan": _plan(report.plan, out_of_memory=verdict.out_of_memory) if report.plan else None,
         "replays": [_replay(replay) for replay in report.replays],
@@ -262,6 +263,14 @@ def _log(report: Report) -> tuple[tuple[str, str], ...]:
     from ..from_log import rows
 
     return rows(report.log)
+
+
+def _explained(report: Report) -> list[tuple[str | None, str]]:
+    if report.explanation is None or report.plan is not None:
+        return []
+    from ..explained import lines
+
+    return list(lines(report.explanation))
 
 
 def _replay(replay: DeviceReplay) -> dict[str, Any]:

@@ -220,6 +220,7 @@ def test_hostile_names_are_inert(tmp_path: Path, opened: Any) -> None:
 
 
 def test_without_a_script_all_of_the_report_is_there(tmp_path: Path, opened: Any) -> None:
+    """Under the headings of the Markdown report."""
     path = tmp_path / "one.pickle"
     writer.dump(snapshot([training(900, ordinary_stacks(), 300 * MIB)]), path)
     seen = opened(made(tmp_path, path), java_script_enabled=False)
@@ -227,6 +228,13 @@ def test_without_a_script_all_of_the_report_is_there(tmp_path: Path, opened: Any
     for words in ("Out of memory", "Memory at the failure", "Held by", "Causes", "Next", "The charts need a script"):
         assert words in text
     assert not seen.page.locator("#charts").is_visible()
+    run = subprocess.run(
+        [sys.executable, "-m", "oomdoc", "analyze", "-f", "markdown", str(path)], capture_output=True, text=True
+    )
+    headings = re.findall(r"^#+ (.*)$", run.stdout, re.MULTILINE)
+    assert len(headings) >= 5
+    for heading in headings:
+        assert heading.replace("\\", "") in text
 
 
 def test_it_prints_in_light_with_everything_open(tmp_path: Path, opened: Any) -> None:
