@@ -52,6 +52,7 @@ def test_a_script_that_fits(oomdoc: Run, tmp_path: Path, train: Path) -> None:
     categories = {name: each["bytes"] for name, each in report["devices"][0]["categories"].items()}
     assert categories["parameter"] == 64 * MIB
     assert categories["optimizer_state"] in (128 * MIB, 128 * MIB + 4)
+    assert report["devices"][0]["estimated_bytes"] == 0
     assert report["source"]["kind"] == "virtual"
     assert report["source"]["gpu"] == "a100-40gb"
     assert "trained" in done.stderr  # a machine reads stdout: the script's own output makes way
