@@ -135,6 +135,7 @@ def test_a_folder_that_becomes_unwritable_does_not_end_the_script(tmp_path: Path
     assert "was not written: No such file or directory" in text
 
 
+@pytest.mark.slow
 def test_a_url_gets_a_copy_and_is_read_like_a_folder(tmp_path: Path) -> None:
     """fsspec's own file system stands for any other; one that is not there costs a line, not the run."""
     (tmp_path / "train.py").write_text("import torch\nx = torch.ones(1000)\n")
