@@ -68,9 +68,7 @@ def failed(gate: Gate, job: Judged) -> list[str]:
     findings = job.report.diagnosis.findings if job.report else ()
     if findings:
         blocks.append(f"Cause: **{findings[0].code} {inert(findings[0].name)}**: {inert(findings[0].title)}")
-    remedy = remedy_sentence(gate)
-    if remedy:
-        blocks.append(f"First remedy: {inert(remedy)}")
+    blocks.append(f"First remedy: {inert(remedy_sentence(gate))}")
     return blocks
 
 

@@ -97,10 +97,12 @@ def short_remedy(gate: Gate) -> str | None:
     return f"{change(gate.remedy)} is predicted to need {size(gate.remedy.estimate.predicted_peak_bytes.expected)}"
 
 
-def remedy_sentence(gate: Gate) -> str | None:
+def remedy_sentence(gate: Gate) -> str:
     """The first change that brings the peak below the limits."""
     if gate.remedy is None:
-        return None
+        if any(check.name == "fits" and not check.passed for check in gate.checks):
+            return "the recording ends at the failure; oomdoc plan tries each change by a run of its own"
+        return "no change that is known brings it below the limit: see what holds it"
     estimate = gate.remedy.estimate
     peak, time = band(estimate.predicted_peak_bytes), factor(estimate.step_time_factor)
     return f"{change(gate.remedy)}: predicted peak {peak}, step time {time}. {estimate.why}"

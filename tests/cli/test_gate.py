@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,10 +155,37 @@ def test_a_script_that_fails_does_not_hide_the_others(oomdoc: Run, project: Path
     assert second["report"]["gate"]["passed"] is True
 
 
-def test_an_update_keeps_what_could_not_be_measured(oomdoc: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "status"),
+    [
+        (["--headroom", "98%"], 0),
+        (["--headroom", "99.5%"], 1),  # the context alone takes 1 % of this card
+        (["--headroom", "14.5GiB"], 0),
+        (["--headroom", "15GiB"], 1),
+        (["--budget", "4MiB"], 0),
+        (["--budget", "4194303"], 1),
+        (["--budget", "4MiB", "--metric", "reserved"], 1),  # 20 MiB in one segment
+        (["--budget", "4MiB", "--headroom", "15GiB"], 1),
+    ],
+)
+def test_limits(oomdoc: Run, four_mib: Path, limit: list[str], status: int) -> None:
+    """4 MiB on a T4 of 14.74 GiB; all limits have to hold."""
+    assert oomdoc("gate", *limit, four_mib).returncode == status
+
+
+@pytest.fixture(scope="module")
+def four_mib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recording of one tensor."""
+    folder = tmp_path_factory.mktemp("four")
+    (folder / "one.py").write_text("import torch\nkept = torch.zeros(1 << 20, device='cuda')\n")
+    command = [sys.executable, "-m", "oomdoc", "run", "--virtual", "--gpu", "t4", "-o", "there", "one.py"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder / "there"
+
+
+def test_an_update_keeps_what_could_not_be_measured(oomdoc: Run, tmp_path: Path, four_mib: Path) -> None:
     """And drops the jobs that the file no longer has; a baseline with a merge conflict is written anew."""
-    (tmp_path / "one.py").write_text("import torch\nkept = torch.zeros(1 << 20, device='cuda')\n")
-    assert oomdoc("run", "--gpu", "t4", "-o", "there", "one.py").returncode == 0
+    (tmp_path / "there").symlink_to(four_mib)
 
     def jobs(**snapshots: str) -> list[str]:
         sections = [f"[gate.jobs.{name}]\nsnapshots = ['{path}']\n" for name, path in snapshots.items()]
