@@ -18,12 +18,12 @@ def loss_weight(session: Session, loss: torch.Tensor) -> float:
     """The share of this piece in the gradient of the whole batch.
 
     A loss that is a mean over samples counts with its samples over the batch's; a sum counts whole. FSDP averages
-    gradients over ranks, so a rank's share counts times the number of ranks.
+    gradients over ranks, so a share of a batch counts times the number of ranks that share it.
     """
     piece = current_piece(session)
     if piece is None or (piece.samples == piece.of):
         return 1.0
-    ranks = session.rank_share[1] if session.rank_share else 1
+    ranks = session.batches.current.ranks if session.batches.current is not None else 1
     reduction = reduction_of(loss)
     if reduction is Reduction.SUM:
         return float(ranks)

@@ -99,7 +99,10 @@ def cut(batch: Any, *, rank: int, ranks: int, micro_batches: int) -> list[Piece]
 class SplitIterator:
     """An iterator over a DataLoader that yields the pieces of each batch."""
 
-    def __init__(self, inner: Iterator[Any], split: Callable[[Any], list[Piece]], owner: "SplitState") -> None:
+    def __init__(
+        self, inner: Iterator[Any], split: Callable[[Any], list[Piece]], owner: "SplitState", ranks: int = 1
+    ) -> None:
+        self.ranks = ranks  # that share each batch
         self._inner = inner
         self._split = split
         self._owner = owner

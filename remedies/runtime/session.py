@@ -251,8 +251,9 @@ class Session:
             inner = original(loader)
             if self.micro_batches == 1 and self.rank_share is None:
                 return inner
-            shared = self.rank_share if not isinstance(loader.sampler, DistributedSampler) else None
-            return SplitIterator(inner, functools.partial(self._split, shared), self.batches)
+            shared = None if _of_this_rank(loader) else self.rank_share
+            ranks = 1 if shared is None else shared[1]
+            return SplitIterator(inner, functools.partial(self._split, shared), self.batches, ranks)
 
         return iterate
 
@@ -273,6 +274,11 @@ class Session:
 
     def unapplied(self) -> tuple[str, ...]:
         return tuple(f"{a.name}: {reason}" for a in self.applications if (reason := a.unapplied()))
+
+
+def _of_this_rank(loader: DataLoader[Any]) -> bool:
+    """Whether each rank draws batches of its own, as with DistributedSampler or what accelerate makes of a loader."""
+    return isinstance(loader.sampler, DistributedSampler) or type(loader).__module__.startswith("accelerate.")
 
 
 def _enter(stack: ExitStack, context: Any) -> None:

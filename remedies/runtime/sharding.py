@@ -35,6 +35,7 @@ class Fsdp(Application):
         self._sharded: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self._mesh: DeviceMesh | None = None
         self._own_group = False
+        self._environment: dict[str, str | None] = {}
         self._applied = False
 
     def before_script(self) -> None:
@@ -46,7 +47,29 @@ class Fsdp(Application):
             self._init_process_group()
         rank, ranks = dist.get_rank(), dist.get_world_size()
         self.session.rank_share = (rank, ranks)
+        self._tell_accelerate()
         torch.manual_seed(self._shared_seed())
+
+    def _tell_accelerate(self) -> None:
+        """The environment that `accelerate launch` makes for FSDP2: a script whose model accelerate (or the Hugging
+        Face Trainer) prepares gets it from there. Tried with accelerate 1.15."""
+        variables = {
+            "ACCELERATE_USE_FSDP": "true",
+            "FSDP_VERSION": "2",
+            "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+            "FSDP_RESHARD_AFTER_FORWARD": str(self.reshard).lower(),
+            "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
+        }
+        if self.wrap:
+            variables["FSDP_TRANSFORMER_CLS_TO_WRAP"] = ",".join(self.wrap)
+        self._environment = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+
+    def _accelerate_shards(self) -> bool:
+        """Whether accelerate has taken that up: it shards the model that it prepares."""
+        state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+        shared = state._shared_state if state is not None else {}
+        return str(getattr(shared.get("distributed_type"), "value", None)) == "FSDP"
 
     def _init_process_group(self) -> None:
         if self.session.device_type == "cuda":
@@ -80,6 +103,11 @@ class Fsdp(Application):
             self._shard(model)
 
     def _shard(self, model: torch.nn.Module) -> None:
+        if self._accelerate_shards():
+            self._models.add(model)
+            self._applied = True
+            self.session.note("accelerate shards the model (FSDP2) and gives each rank batches of its own")
+            return
         self._refuse_wrapped(model)
         self._models.add(model)
         self._applied = True
@@ -149,7 +177,7 @@ class Fsdp(Application):
         """The weight of this rank's share, unless gradient accumulation already weighs the pieces."""
         if any(application.name == "gradient-accumulation" for application in self.session.applications):
             return None
-        if self.session.batches.current is None:
+        if self.session.batches.current is None and not self._accelerate_shards():
             self.session.note(
                 "no DataLoader was cut: every rank works on the batch that the script makes, so the effective batch "
                 f"is {self.session.world_size} times the script's"
@@ -159,6 +187,11 @@ class Fsdp(Application):
         return None if weight == 1.0 else weight
 
     def undo(self) -> None:
+        for name, value in self._environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         if self._own_group and dist.is_initialized():
             dist.destroy_process_group()
 

@@ -185,6 +185,20 @@ def test_evaluation_without_a_graph_keeps_every_bit_of_the_losses(train: Callabl
     assert "no model was called in eval mode with gradients enabled" in never.talk["unapplied"][0]
 
 
+def test_fsdp_leaves_the_batches_of_a_distributed_sampler_to_it(train: Callable[..., Run]) -> None:
+    """Each rank accumulates over its own batch; the gradient is that of all of them, which SGD shows at once."""
+    plain = train(args=("--in-order", "--optimizer", "sgd"))
+    remedied = train(
+        {"name": "fsdp", "wrap": ["Block"]},
+        {"name": "gradient-accumulation", "micro_batches": 2},
+        args=("--own-sampler", "--optimizer", "sgd"),
+        ranks=2,
+    )
+    assert remedied.status == 0, remedied.stderr
+    assert [row["samples"] for row in remedied.rows] == [2] * 24
+    assert _grouped(remedied, 4) == pytest.approx(plain.losses, rel=2e-6)
+
+
 def test_fsdp_takes_a_channels_last_model(train: Callable[..., Run]) -> None:
     plain = train(args=("--channels-last",))
     remedied = train({"name": "fsdp", "wrap": ["Block"]}, args=("--channels-last",), ranks=2)

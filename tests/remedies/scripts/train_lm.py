@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--device", default="cpu")
@@ -24,6 +25,8 @@ parser.add_argument("--autocast", action="store_true")
 parser.add_argument("--batch-norm", action="store_true")
 parser.add_argument("--evaluate", default="never", choices=["never", "with_graph", "left_on"])
 parser.add_argument("--channels-last", action="store_true")
+parser.add_argument("--in-order", action="store_true")
+parser.add_argument("--own-sampler", action="store_true")
 parser.add_argument("--width", type=int, default=64)
 parser.add_argument("--depth", type=int, default=4)
 args = parser.parse_args()
@@ -77,7 +80,11 @@ if args.channels_last:
     model = model.to(memory_format=torch.channels_last)
 names_before = list(model.state_dict())
 tokens = torch.randint(0, VOCAB, (args.batch_size * args.steps, LENGTH + 1))
-loader = DataLoader(TensorDataset(tokens[:, :-1], tokens[:, 1:]), batch_size=args.batch_size, shuffle=True)
+rows = TensorDataset(tokens[:, :-1], tokens[:, 1:])
+loader = DataLoader(rows, batch_size=args.batch_size, shuffle=not args.in_order)
+if args.own_sampler:  # each rank draws batches of its own
+    share = args.batch_size // torch.distributed.get_world_size()
+    loader = DataLoader(rows, batch_size=share, sampler=DistributedSampler(rows, shuffle=False))
 if args.no_loader:
     loader = [(t[:, :-1], t[:, 1:]) for t in tokens.split(args.batch_size)]
 if args.optimizer == "adamw":
