@@ -30,6 +30,7 @@ def patch(text: str, settings: Sequence[Setting], target: Target) -> Patch:
         "activation-checkpointing": _checkpointing,
         "gradient-accumulation": _cut,
         "fsdp": _sharded,
+        "hsdp": _hybrid,
     }
     return keys.patch(NAME, text, settings, target, own)
 
@@ -47,6 +48,16 @@ def _sharded(draft: keys.Draft, setting: Setting) -> bool:
     if draft.get("parallelism.data_parallel_shard_degree") not in (None, -1):
         draft.note("parallelism.data_parallel_shard_degree stays as it is")
     return False
+
+
+def _hybrid(draft: keys.Draft, setting: Setting) -> bool:
+    ranks, shards = _data_parallel_ranks(draft), setting.options.get("shards")
+    if ranks is None or not isinstance(shards, int) or ranks % shards:
+        draft.refuse(setting.name, "the plan does not say how many ranks share the data, and how many of them a model")
+        return True
+    draft.set("parallelism.data_parallel_replicate_degree", ranks // shards)
+    draft.set("parallelism.data_parallel_shard_degree", shards)
+    return True
 
 
 def _cut(draft: keys.Draft, setting: Setting) -> bool:

@@ -173,6 +173,15 @@ def test_what_else_the_file_says_is_respected(name: str, old: str, new: str, say
     assert says in said
 
 
+def test_torchtitan_replicates_across_nodes() -> None:
+    """16 ranks, two of which are tensor parallel: 8 with data of their own, in two groups of 4 that share a model."""
+    text = (CONFIGS / "torchtitan.toml").read_text()
+    hybrid = (_setting("hsdp", wrap=["Block"], shards=4),)
+    new = FRAMEWORKS["torchtitan"].patch(text, hybrid, Target(world_size=16)).text
+    assert "data_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4\n" in new
+    assert FRAMEWORKS["torchtitan"].patch(new, hybrid, Target(world_size=16)).text == new
+
+
 def test_a_value_that_the_trainer_decides_stays() -> None:
     text = '{"train_micro_batch_size_per_gpu": 8, "bf16": {"enabled": "auto"}, "zero_optimization": {}}'
     patch = FRAMEWORKS["deepspeed"].patch(text, FIVE[:1], Target())
