@@ -195,6 +195,7 @@ def _candidate(number: int, candidate: Candidate) -> dict[str, Any]:
         "spread": estimate.spread,
         "pareto": candidate.pareto,
         "tone": _tone(candidate),
+        "seen": candidate.verified is not None,
     }
 
 
