@@ -78,12 +78,9 @@ def _larger_than_projections(
     """
     projected: dict[str, int] = {}
     own: dict[str, list[int]] = {}
-    called: dict[tuple[str, str], int] = {}  # by the function that called them: children of a module that is a root
     for index, block in candidates.items():
         head = _attention_module(block.module)
         if head is None:
-            for function in _functions(profile, block):
-                called[function] = max(called.get(function, 0), block.requested_bytes)
             continue
         if block.module == head:
             own.setdefault(head, []).append(index)
@@ -91,8 +88,7 @@ def _larger_than_projections(
             projected[head] = max(projected.get(head, 0), block.requested_bytes)
     for head, indices in own.items():
         if head not in projected and "." not in head:
-            functions = {key for i in indices for key in _functions(profile, candidates[i])}
-            projected[head] = max((called.get(key, 0) for key in functions), default=0)
+            projected[head] = _largest_called(profile, candidates, indices)
     found = {
         i: candidates[i]
         for head, indices in own.items()
@@ -101,6 +97,13 @@ def _larger_than_projections(
         and candidates[i].requested_bytes >= thresholds["larger_than_projections"] * projected[head]
     }
     return found if len(found) >= thresholds["min_blocks"] else {}
+
+
+def _largest_called(profile: DeviceProfile, candidates: Mapping[int, LiveBlock], own: list[int]) -> int:
+    """Of what other modules made for the functions of these: the children of a module that is a root have no prefix."""
+    functions = {key for index in own for key in _functions(profile, candidates[index])}
+    others = (block for block in candidates.values() if _attention_module(block.module) is None)
+    return max((block.requested_bytes for block in others if _functions(profile, block) & functions), default=0)
 
 
 def _attention_module(module: str | None) -> str | None:

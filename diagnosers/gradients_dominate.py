@@ -42,16 +42,17 @@ def _stashed(case: Case) -> dict[int, LiveBlock]:
     profile = case.profile
     if profile.recording is None or not profile.recording.marks:
         return {}  # inferred categories call them gradients already
+    world = profile.snapshot.recording.world_size if profile.snapshot.recording else 1
     mark = mark_at(profile.recording.marks, (profile.oom or profile.peak).event)
-    ranks = (1, profile.snapshot.recording.world_size) if profile.snapshot.recording else (1,)
-    sizes = {n * b.requested_bytes for b in profile.live if b.category is Category.PARAMETER for n in ranks}
+    held = {b.requested_bytes for b in profile.live if b.category is Category.PARAMETER}
+    # FSDP reduces each whole gradient as it comes: those that stay were kept, whichever backward made them
+    whole = {world * size for size in held} if _sharded(case) else set()
     return {
         index: block
         for index, block in case.live(Category.TEMPORARY).items()
         if mark is not None
         and block.birth_phase == "backward"
-        and block.birth < mark.event
-        and block.requested_bytes in sizes
+        and (block.requested_bytes in whole or (block.birth < mark.event and block.requested_bytes in held))
     }
 
 

@@ -34,6 +34,8 @@ DECISIVE = True
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     profile = case.profile
+    if len(profile.device_snapshot.pools) < 2:
+        return None
     event = profile.oom.event if profile.oom else profile.peak.event
     segments = heap(profile.snapshot, profile.device_snapshot, event, profile.live)
     private = [segment for segment in segments if segment.pool_id != DEFAULT_POOL]

@@ -232,6 +232,7 @@ _COMPILED = tuple(
 )
 
 
+@lru_cache(maxsize=1 << 16)
 def signs_of(frame: Frame) -> int:
     """All signs of one frame, as bits of `Sign`."""
     python = is_python(frame)

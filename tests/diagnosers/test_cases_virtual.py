@@ -140,9 +140,23 @@ def test_who_holds_the_reference_is_named(name: str, holder: str) -> None:
 
 
 HEALTHY = sorted(path.stem for path in JOBS.glob("healthy_*.py"))
+# one of each kind runs with every change, all of them with `make test-slow`
+QUICK = ["accumulation", "amp", "checkpointing", "convnet", "gan", "gpt", "lora", "losses", "rnn", "varying", "vit"]
+QUICK += ["fsdp2", "inference", "resnet", "step_in_backward", "teacher", "wasserstein", "fp32_masters"]
 
 
-@pytest.mark.parametrize("name", ["training_loss", "metric_reset", "evaluation", *HEALTHY])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "training_loss",
+        "metric_reset",
+        "evaluation",
+        *(
+            pytest.param(name, marks=() if name.removeprefix("healthy_") in QUICK else pytest.mark.slow)
+            for name in HEALTHY
+        ),
+    ],
+)
 def test_a_healthy_run_gets_no_warning(name: str) -> None:
     findings = diagnosis(name, 40_000).findings
     assert [f for f in findings if f.severity is not Severity.NOTE] == []
