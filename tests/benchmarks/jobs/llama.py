@@ -206,6 +206,8 @@ def main() -> None:
         adapt(model, args.lora)
     if args.fsdp:
         shard(model)
+    if model.tied:
+        model.output.register_parameter("weight", None)
     model.to_empty(device="cuda")
     if model.tied:
         model.output.weight = model.embeddings.weight
