@@ -32,6 +32,12 @@ MARGINS = {
     "cpu-offload/optimizer_state": 0.01,
     "cpu-offload/activations": 0.06,
 }
+# No run with the change has been compared yet: their margins are assumed.
+UNTRIED = frozenset({
+    "hsdp", "zero-1", "zero-2", "tensor-parallel", "context-parallel", "pipeline-parallel", "parameter-offload",
+    "nvme-offload", "eight-bit-optimizer", "length-bucketing", "wrapping-policy", "limit-all-gathers",
+    "gradient-as-bucket-view", "lora", "qlora",
+})  # fmt: skip
 MARGIN_OTHER = 0.02
 MARGIN_INFERRED = 0.02  # more, where modules are read from frames
 MARGIN_UNKNOWN = 0.08  # where nothing is known of them
@@ -124,7 +130,12 @@ def _judged(
 
 def _spread(case: Case, changes: Sequence[Change], margin: float) -> str:
     """Why the two bands are as wide as they are."""
-    parts = [f"peak: reruns of such changes came within {margin:.0%} of the prediction"]
+    untried = [change.setting.name for change in changes if change.setting.name in UNTRIED]
+    parts = [
+        f"peak: {margin:.0%} to each side is assumed, no run with {', '.join(untried)} has been compared"
+        if untried
+        else f"peak: runs with such changes came within {margin:.0%} of the prediction"
+    ]
     if case.facts.inferred:
         parts.append("modules and their parameters are read from frames")
     parts += [change.doubt for change in changes if change.doubt]

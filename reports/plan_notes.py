@@ -35,7 +35,8 @@ def _communication(found: Communication) -> Iterator[RenderableType]:
     yield Text.assemble((f"{COMMUNICATION}: ", "bold"), found.advice, ".")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in HEADS:
-        table.add_column(name, no_wrap=name != "", overflow="fold")
+        # the strategy is never cut off; where the terminal is narrow, the other cells take a second line
+        table.add_column(name, no_wrap=name == "", min_width=4, overflow="fold")
     for each in found.exchanges:
         table.add_row(*row(each))
     yield table
@@ -59,7 +60,7 @@ def reasons(found: Communication) -> Iterator[tuple[str, str]]:
 
 
 def row(each: Exchange) -> tuple[str, ...]:
-    where = {"intra": "links in the node", "inter": "the network"}.get(each.bound, each.bound)
+    where = {"intra": "the node's links", "inter": "the network"}.get(each.bound, each.bound)
     one, all_of_them = f"{1e6 * each.seconds:.0f} us", f"{1e3 * each.count * each.seconds:.1f} ms"
     words = f"{each.collective} of {size(each.nbytes)}"
     return each.strategy, words, one, f"{each.count} x = {all_of_them}", f"{each.algorithm}, {each.protocol}", where

@@ -52,6 +52,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Record:
             )
         )
         assert result.failure is None, result.failure
+        assert result.out_of_memory or not result.exit_status, f"{script} ended with status {result.exit_status}"
         return build([load(result.snapshots[0])]).devices[0]
 
     chosen: dict[str, tuple[Setting, ...]] = {}

@@ -138,7 +138,7 @@ def language(name):
     if name == "t5":
         config = hf.T5Config(
             vocab_size=VOCAB, d_model=width, d_ff=4 * width, d_kv=64, num_layers=depth // 2, num_heads=heads,
-            decoder_start_token_id=0,
+            decoder_start_token_id=0, use_cache=False,
         )  # fmt: skip
         return hf.T5ForConditionalGeneration(config), ids
     raise SystemExit(f"no model called {name}")
