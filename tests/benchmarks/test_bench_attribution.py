@@ -22,8 +22,9 @@ from oomdoc.snapshots.timeline import extent
 from ..diagnosers.altered import variants
 from ..diagnosers.recorded import JOBS, record
 
-# By what a recording has: little is left of a job whose recording begins within its last backward or step.
-LEAST = (("no frames", 0.6), ("within forward", 0.9), ("within", 0.8), ("", 0.97))
+# By what a recording has. A late one knows blocks that are older by their sizes alone: whether those are a cache, what
+# was loaded, or weights, no size tells; and little is left of a job that is recorded from its last backward on.
+LEAST = (("no frames", 0.5), ("within", 0.85), ("late", 0.9), ("ring", 0.9), ("", 0.97))
 Cells = Counter[tuple[str, str]]  # (true, found) -> bytes
 # Jobs whose categories no bare recording can tell: one tensor copied by a builtin without a Python frame, gradients in
 # no `.grad` (they are nobody's), inputs and outputs that a list or a kept graph holds, moments that no optimizer holds.
