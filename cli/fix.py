@@ -41,6 +41,9 @@ class FixCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+MOST_TRIES = 4  # patches that are run, where the first does not do
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """What is to be written, and, where there is one, the run that can prove it."""
@@ -109,17 +112,23 @@ def fix(
     before, writer, path = _file(framework, config)
     planned = _planned(target, args, job, verify, run_dir)
     made_for = replace(planned.target, framework_version=framework_version)
-    patch = writer.patch(before, planned.settings, made_for)
-    for note in patch.notes:
-        say(note)
-    for each in patch.unsupported:
-        say(f"{each.name} is not in {path}: {each.reason}")
-    if patch.text == patch.before:
-        if planned.settings and len(patch.unsupported) == len(planned.settings):
-            raise OomdocError(f"none of the planned changes can be written into {path}; what to do instead is above")
-        say(f"nothing to change in {path}")
-        return
-    fits = not verify or _proven(planned, path, patch)
+    options = _options(writer, before, replace(planned, target=made_for), path)
+    fits = True
+    for planned, patch in options[:MOST_TRIES]:
+        for note in patch.notes:
+            say(note)
+        for each in patch.unsupported:
+            say(f"{each.name} is not in {path}: {each.reason}")
+        if patch.text == patch.before:
+            if planned.settings and len(patch.unsupported) == len(planned.settings):
+                raise OomdocError(
+                    f"none of the planned changes can be written into {path}; what to do instead is above"
+                )
+            say(f"nothing to change in {path}")
+            return
+        fits = not verify or _proven(planned, path, patch)
+        if fits:
+            break
     if not write:
         put(patch.diff(path.as_posix()))
     elif fits:
@@ -127,6 +136,45 @@ def fix(
     if not fits:
         say(f"{path} is as it was" if write else "this diff alone does not do; `oomdoc plan` has more")
         raise typer.Exit(1)
+
+
+def _options(writer: "Framework", before: str, planned: Planned, path: Path) -> "list[tuple[Planned, Patch]]":
+    """The plan as a patch; where the file has no key for a part of it, the next that fit and that it can express."""
+    from .output import say
+
+    patch = writer.patch(before, planned.settings, planned.target)
+    if not patch.unsupported or planned.directory is None:
+        return [(planned, patch)]
+    found = []
+    for settings, peak in _alternatives(planned.directory):
+        try:
+            other = writer.patch(before, settings, planned.target)
+        except OomdocError:
+            continue
+        if not other.unsupported and other.text != before:
+            target = replace(planned.target, peak_bytes=peak)
+            found.append((replace(planned, settings=settings, target=target), other))
+    if found:
+        missing = ", ".join(each.name for each in patch.unsupported)
+        say(f"{path} cannot express all of the plan ({missing}): taking the next by estimate")
+    return found or [(planned, patch)]
+
+
+def _alternatives(directory: Path) -> "list[tuple[Sequence[Setting], int]]":
+    """What else should fit, best first, by estimates from the recording; with the whole step where `plan` left it."""
+    from ..api.files import snapshot_files
+    from ..api.pipeline import job_of, profile_files
+    from ..remedies.planner import plan as make
+    from .inputs import read_command
+
+    profile = profile_files(snapshot_files([str(directory)]))
+    whole = directory / "unlimited"
+    complete = profile_files(snapshot_files([str(whole)])) if any(whole.glob("rank*.pickle")) else None
+    command = read_command(directory)
+    made = make(profile, job_of(profile, nnodes=command.nnodes if command else 1), whole=complete)
+    return [
+        (each.estimate.settings, each.estimate.predicted_peak_bytes.expected) for each in made.candidates if each.fits
+    ]
 
 
 def _code(target: str, args: Sequence[str] | None, job: JobOptions, write: bool) -> None:

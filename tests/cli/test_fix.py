@@ -172,6 +172,11 @@ def test_a_patched_config_is_proven_by_running_with_it(oomdoc: Run, tmp_path: Pa
     arguments = ("--gpu", "a100-40gb", "--capacity", "700MiB", "--steps", "1")
     done = oomdoc("run", *arguments, "-o", "run", "train.py", "args.yaml")
     assert done.returncode == 1, done.stderr
+    offload = "schema: oomdoc.config/1\nremedies:\n  - {name: cpu-offload, what: [activations]}\n"
+    (tmp_path / "run" / "oomdoc.yaml").write_text(offload)
+    done = oomdoc("fix", "--no-verify", "run", "--config", "args.yaml")
+    assert "args.yaml cannot express all of the plan (cpu-offload): taking the next by estimate" in done.stderr
+    assert "+gradient_accumulation_steps:" in done.stdout
     plan = "schema: oomdoc.config/1\nremedies:\n  - {name: gradient-accumulation, micro_batches: %d}\n"
     (tmp_path / "run" / "oomdoc.yaml").write_text(plan % 8 + "expected: {peak_bytes: 41943040}\n")
     done = oomdoc("fix", "run", "--config", "args.yaml", "--write")
