@@ -174,6 +174,8 @@ def test_a_patched_config_is_proven_by_running_with_it(oomdoc: Run, tmp_path: Pa
     assert done.returncode == 1, done.stderr
     offload = "schema: oomdoc.config/1\nremedies:\n  - {name: cpu-offload, what: [activations]}\n"
     (tmp_path / "run" / "oomdoc.yaml").write_text(offload)
+    whole = ("--gpu", "a100-40gb", "--steps", "1", "-o", "run/unlimited", "train.py", "args.yaml")  # as plan leaves it
+    assert oomdoc("run", *whole).returncode == 0
     done = oomdoc("fix", "--no-verify", "run", "--config", "args.yaml")
     assert "args.yaml cannot express all of the plan (cpu-offload): taking the next by estimate" in done.stderr
     assert "+gradient_accumulation_steps:" in done.stdout
