@@ -2,7 +2,7 @@
 
 from ..diagnosers.interface import DeviceProfile
 from .model import Report
-from .text import device_title, moment
+from .text import device_title, moment, size
 
 _KINDS = {"virtual": "virtual GPU", "cuda": "recorded on CUDA", "log": "a log"}
 
@@ -19,6 +19,8 @@ def headline(report: Report) -> str:
 
 
 _SHOWN_RANKS = 16
+_SHOWN_ON_HOST = 16 << 20  # below, nothing was offloaded: a tokenizer's tables, counters
+_ON_HOST = {"parameter": "parameters", "optimizer_state": "optimizer state", "pinned": "pinned"}
 
 
 def facts(report: Report) -> tuple[str, ...]:
@@ -31,7 +33,25 @@ def facts(report: Report) -> tuple[str, ...]:
         found.append(f"rank {ranks(source.ranks)}")  # how many there were, the log need not say
     elif source.world_size > 1 and source.ranks:
         found.append(f"rank {ranks(source.ranks)} of {source.world_size}")
+    found += _on_host(report)
     return tuple(fact for fact in found if fact)
+
+
+def host_bytes(device: DeviceProfile) -> dict[str, int] | None:
+    """What the rank kept in the host's memory at the end, by role; None where the recording does not tell."""
+    recording = device.snapshot.recording
+    told = recording.facts.get("host") if recording else None
+    if not isinstance(told, dict):
+        return None
+    return {role: told[role] for role in _ON_HOST if isinstance(told.get(role), int)}
+
+
+def _on_host(report: Report) -> list[str]:
+    """Of the rank that keeps the most there: offloading needs room too."""
+    told = [found for device in report.diagnosis.profile.devices if (found := host_bytes(device))]
+    most = max(told, key=lambda each: sum(each.values()), default={})
+    parts = [f"{size(most[role])} {words}" for role, words in _ON_HOST.items() if most.get(role, 0) >= _SHOWN_ON_HOST]
+    return [f"in host memory: {', '.join(parts)}"] if parts else []
 
 
 def ranks(numbers: tuple[int, ...]) -> str:

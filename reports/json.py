@@ -6,6 +6,7 @@ from typing import Any
 from ..diagnosers.interface import CallSite, DeviceProfile, Finding, Location
 from ..remedies.interface import Candidate, Plan
 from .figures import assumed, estimated_bytes
+from .headline import host_bytes
 from .model import DeviceReplay, Report
 
 SCHEMA = "oomdoc.report/1"
@@ -111,6 +112,7 @@ def _device(profile: DeviceProfile, replays: tuple[DeviceReplay, ...]) -> dict[s
         "cached": _cached(profile),
         "outside_bytes": profile.outside_bytes,
         "estimated_bytes": estimated_bytes(profile),
+        "host_bytes": host_bytes(profile),
         "oom": _oom(profile),
         "call_sites": [_call_site(site) for site in profile.call_sites],
     }

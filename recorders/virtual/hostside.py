@@ -34,6 +34,11 @@ def mark_pinned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def pinned_storages() -> list[torch.UntypedStorage]:
+    """All that are pinned now."""
+    return [storage for reference in list(_pinned.values()) if (storage := reference()) is not None]
+
+
 def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
     where = device_of(self)
     if where.type != "cpu":

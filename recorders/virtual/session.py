@@ -35,6 +35,7 @@ from . import (
 from .device import GpuTarget, VirtualDevice
 from .engine import Engine, calibrate
 from .fastmeta import fast_meta_kernels
+from .host_held import held_on_host
 from .roles import Roles
 from .shims import SHIMS
 from .tracker import Tracker
@@ -82,6 +83,7 @@ class Session:
         return {
             **describe(hooks.live_roots(), hooks.live_optimizers()),
             "holders": holders(),
+            "host": held_on_host(hooks.live_roots(), hooks.live_optimizers()),
             "inputs": [{"shape": list(shape), "dtype": dtype, "count": n} for (shape, dtype), n in self.inputs.items()],
             "autocast": hooks.autocast,
             "recomputes": hooks.recomputes,
