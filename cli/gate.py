@@ -136,12 +136,12 @@ def _one(
     from ..gates.settings import JobSettings, limits_of
     from .inputs import is_script, no_arguments
 
-    given = limits_of(*limits)
-    if not given.given and not update:
-        raise OomdocError("a gate needs a limit: --budget 30GiB, --headroom 10% or --growth 2%")
     script = is_script(target, job.module)
     if not script:
         no_arguments(target, args)
+    given = limits_of(*limits)
+    if not given.given and not update:
+        raise OomdocError("a gate needs a limit: --budget 30GiB, --headroom 10% or --growth 2%")
     return JobSettings(
         name=" ".join([target, *args]),
         limits=given,

@@ -71,7 +71,7 @@ def test_the_hostile_pickle_does_run_elsewhere(tmp_path: Path) -> None:
         (["run", "--gpu", "A100", "x.py"], 2, "choose a100-40gb, a100-80gb or a100-80gb-pcie"),
         (["run", "--rank", "2", "--nproc-per-node", "2", "x.py"], 2, "--rank 2 does not exist among 2 ranks"),
         (["run", "--real", "x.py"], 2, "--real needs a CUDA device"),
-        (["gate", "x.pickle"], 2, "a gate needs a budget"),
+        (["gate", "x.pickle"], 2, "a gate needs a limit: --budget 30GiB"),
         (["gate", "--budget", "lots", "x.pickle"], 2, "'lots' is not a size"),
         (["gate", "x.pickle", "--budget", "1GiB"], 2, "write --budget before x.pickle"),
         (["plan", "x.pickle", "--capacity", "1GiB"], 2, "write --capacity before x.pickle"),
