@@ -78,8 +78,15 @@ def _unowned(everything: Iterable[Any]) -> list[torch.Tensor]:
     return [
         tensor
         for tensor in found
-        if id(tensor) not in owned and tensor.is_cuda and (tensor.grad_fn is not None or _bytes(tensor) >= MIN_BYTES)
+        if id(tensor) not in owned and tensor.is_cuda and (_node(tensor) is not None or _bytes(tensor) >= MIN_BYTES)
     ]
+
+
+def _node(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.grad_fn
+    except RuntimeError:  # one of several views whose base was written: torch refuses to rebuild its node
+        return None
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -88,7 +95,8 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 def _nodes(tensor: torch.Tensor) -> int:
     """Nodes of the tensor's graph, which hold what its backward would need."""
-    waiting = [tensor.grad_fn] if tensor.grad_fn is not None else []
+    node = _node(tensor)
+    waiting = [] if node is None else [node]
     seen = set(waiting)
     while waiting and len(seen) < MAX_NODES:
         for following, _ in waiting.pop().next_functions:

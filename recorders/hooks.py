@@ -241,7 +241,7 @@ class Hooks:
             return
         if not self._stepped and self._backwards_now and not self.optimizers:
             if self._own_optimizer is None:
-                self._own_optimizer = not any(issubclass(type(o), torch.optim.Optimizer) for o in gc.get_objects())
+                self._own_optimizer = not self._has_an_optimizer()
             if self._own_optimizer:
                 self._complete_step()
         if not self._stepped:
@@ -252,6 +252,14 @@ class Hooks:
             raise StopAfterSteps(f"{self.step} optimizer steps are recorded")
         self._stepped = False
         self.step += 1
+
+    def _has_an_optimizer(self) -> bool:
+        """Whether one of torch's optimizers holds a parameter of a module that ran."""
+        roots = [root() for root in self.roots]
+        known = {id(parameter) for root in roots if root is not None for parameter in root.parameters()}
+        optimizers = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
+        groups = [group for each in optimizers for group in each.param_groups]
+        return any(id(parameter) in known for group in groups for parameter in group["params"])
 
     def _moved(self, phase: str) -> None:
         self.phase = phase

@@ -31,7 +31,7 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     if len(saved) < 3:
         return NotApplicable(NAME, "fewer than three training steps are in the trace: lengths cannot be compared")
     mean, most = float(np.mean(list(saved.values()))), max(saved.values())
-    if most < LEAST_ABOVE * mean:
+    if not most or most < LEAST_ABOVE * mean:
         return NotApplicable(NAME, "all batches of the trace save about as much")
     return (Setting(name=NAME, options={"token_budget": round(mean / most, 3)}),)
 
