@@ -4,6 +4,8 @@ import subprocess
 import time
 from collections.abc import Callable
 
+import pytest
+
 Suite = Callable[..., "subprocess.CompletedProcess[str]"]
 
 USING = """
@@ -103,6 +105,7 @@ def test_pass_fail_and_leak(suite: Suite) -> None:
     assert "gpu_memory_limit has no argument 'gpus': gpu, metric" in done.stdout
 
 
+@pytest.mark.slow
 def test_xdist_and_strict_markers(suite: Suite) -> None:
     """Every worker has its own virtual GPU; the markers are known."""
     done = suite(USING, "-n", "2", "--strict-markers", "-k", "within or above or leak")

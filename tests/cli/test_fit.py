@@ -59,6 +59,7 @@ def test_the_largest_batch_holds_with_the_longest_sample(oomdoc: Run, tmp_path: 
     assert not (tmp_path / ".oomdoc" / "latest").exists()
 
 
+@pytest.mark.slow
 def test_a_value_that_the_script_refuses_is_no_out_of_memory(oomdoc: Run, tmp_path: Path) -> None:
     """An environment variable; the bound is the script's own, and said to be."""
     found = _fit(oomdoc, tmp_path, "--vary", "BATCH={}", "64,80,96", "train.py")

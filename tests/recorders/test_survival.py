@@ -52,6 +52,7 @@ def test_kill_9_is_told_from_running_out_of_gpu_memory(tmp_path: Path) -> None:
     assert "the script was killed by SIGKILL: from outside, and not for memory as far as can be seen (it held " in text
 
 
+@pytest.mark.slow
 def test_a_script_with_a_sigint_handler_of_its_own_gets_it_once(tmp_path: Path) -> None:
     """To the whole group, as from a terminal; longer than the launcher waits to hear of it."""
     own = (

@@ -78,6 +78,7 @@ def status(run_dir: Path, rank: int) -> Mapping[str, Any]:
     return content
 
 
+@pytest.mark.slow
 def test_two_ranks_run_as_under_torchrun(tmp_path: Path) -> None:
     """The same words from every rank: arguments, __file__, sys.path; a snapshot and a summary each; status 0."""
     path = job(tmp_path, "")

@@ -89,12 +89,14 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lightning_fit", "peft_lora", "unet"])
+@pytest.mark.slow
 def test_frameworks(name: str, tmp_path: Path) -> None:
     pytest.importorskip({"lightning_fit": "lightning", "peft_lora": "peft", "unet": "diffusers"}[name])
     run_job(name, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["dpo", *[pytest.param(each, marks=pytest.mark.slow) for each in ("sft", "grpo")]])
+@pytest.mark.slow
 def test_trl(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("trl")
     run_job("trl_trainer", tmp_path, kind)

@@ -167,6 +167,7 @@ def test_a_remedy_that_cannot_be_judged_gives_the_true_reason(record: Callable[.
 
 
 @pytest.mark.parametrize("keep", ["", "keep"])
+@pytest.mark.slow
 def test_inference_that_forgets_no_grad_is_predicted_without_its_graphs(
     record: Callable[..., DeviceProfile], keep: str
 ) -> None:
@@ -194,6 +195,7 @@ def test_inference_that_runs_out_of_memory_gets_no_grad_first(record: Callable[.
     assert whole.candidates[0].fits
 
 
+@pytest.mark.slow
 def test_an_evaluation_beside_training_that_runs_out_of_memory_gets_no_grad(
     record: Callable[..., DeviceProfile],
 ) -> None:

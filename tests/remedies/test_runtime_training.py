@@ -199,6 +199,7 @@ def test_fsdp_leaves_the_batches_of_a_distributed_sampler_to_it(train: Callable[
     assert _grouped(remedied, 4) == pytest.approx(plain.losses, rel=2e-6)
 
 
+@pytest.mark.slow
 def test_fsdp_takes_a_channels_last_model(train: Callable[..., Run]) -> None:
     plain = train(args=("--channels-last",))
     remedied = train({"name": "fsdp", "wrap": ["Block"]}, args=("--channels-last",), ranks=2)
