@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..snapshots.model import DeviceRecording, DeviceSnapshot, Frame, Recording, Snapshot
 
@@ -85,6 +85,19 @@ class CallSite:
     category: Category
     location: Location | None
     module: str | None
+
+    def row(self) -> dict[str, Any]:
+        """As reports and the summaries of ranks write it."""
+        where = self.location
+        return {
+            "bytes": self.bytes,
+            "count": self.count,
+            "category": self.category.value,
+            "file": where.file if where else None,
+            "line": where.line if where else None,
+            "function": where.function if where else None,
+            "module": self.module,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

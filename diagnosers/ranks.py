@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .interface import DeviceProfile, Diagnosis
+from .interface import Diagnosis
 from .text import size
 
 SCHEMA = "oomdoc.summary/1"
@@ -112,7 +112,7 @@ def summarise(diagnosis: Diagnosis, *, oom_time: float | None, host: str, exit_s
         requested_bytes=device.peak.requested_bytes,
         reserved_bytes=device.peak.reserved_bytes,
         categories={category.value: held.bytes for category, held in device.categories.items()},
-        sites=tuple(_sites(device)),
+        sites=tuple(site.row() for site in device.call_sites[:MOST_SITES]),
         finding=None if first is None else f"{first.code} {first.title}",
         out_of_memory=oom is not None,
         oom_time=oom_time if oom is not None else None,
@@ -123,20 +123,6 @@ def summarise(diagnosis: Diagnosis, *, oom_time: float | None, host: str, exit_s
         ended=ended if isinstance(ended, str) else None,
         exit_status=exit_status,
     )
-
-
-def _sites(device: DeviceProfile) -> Iterable[dict[str, Any]]:
-    for site in device.call_sites[:MOST_SITES]:
-        where = site.location
-        yield {
-            "bytes": site.bytes,
-            "count": site.count,
-            "category": site.category.value,
-            "file": where.file if where else None,
-            "line": where.line if where else None,
-            "function": where.function if where else None,
-            "module": site.module,
-        }
 
 
 def _card(facts: Mapping[str, object], device: int) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..diagnosers.compare import CategoryChange
 from ..diagnosers.interface import Category
 from .metric import Metric as Metric
 
@@ -96,17 +97,6 @@ class LineMoved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CategoryMoved:
-    category: Category
-    before_bytes: int
-    after_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        return self.after_bytes - self.before_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeChange:
     """A line that was added or changed since the baseline was committed."""
 
@@ -136,7 +126,7 @@ class Gate:
     checks: tuple[Check, ...]
     budget_bytes: int | None  # the tightest of budget and headroom
     baseline_bytes: int | None
-    categories: tuple[CategoryMoved, ...] = ()  # against the baseline, largest first
+    categories: tuple[CategoryChange, ...] = ()  # against the baseline, largest first
     moved: tuple[LineMoved, ...] = ()  # the same; their bytes sum to those of `categories`
     held: tuple[Line, ...] = ()  # what holds the peak, largest first
     changes: tuple[CodeChange, ...] = ()  # since the baseline was committed, in files that allocate

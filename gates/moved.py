@@ -9,8 +9,9 @@ What is below the size that a baseline keeps is told by category.
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
+from ..diagnosers.compare import CategoryChange
 from ..diagnosers.interface import Category
-from .interface import CategoryMoved, Line, LineMoved, Measured
+from .interface import Line, LineMoved, Measured
 from .measure import key_of
 
 _RULES: tuple[Callable[[Line], Hashable | None], ...] = (
@@ -22,10 +23,10 @@ _RULES: tuple[Callable[[Line], Hashable | None], ...] = (
 )
 
 
-def categories(before: Measured, after: Measured) -> tuple[CategoryMoved, ...]:
+def categories(before: Measured, after: Measured) -> tuple[CategoryChange, ...]:
     """Largest change first; what did not change is left out."""
     rows = [
-        CategoryMoved(
+        CategoryChange(
             category=each,
             before_bytes=before.categories.get(each, 0),
             after_bytes=after.categories.get(each, 0),

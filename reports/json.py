@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from ..diagnosers.interface import CallSite, DeviceProfile, Finding, Location
+from ..diagnosers.interface import DeviceProfile, Finding, Location
 from ..remedies.interface import Candidate, Plan
 from .figures import assumed, estimated_bytes
 from .headline import host_bytes
@@ -114,7 +114,7 @@ def _device(profile: DeviceProfile, replays: tuple[DeviceReplay, ...]) -> dict[s
         "estimated_bytes": estimated_bytes(profile),
         "host_bytes": host_bytes(profile),
         "oom": _oom(profile),
-        "call_sites": [_call_site(site) for site in profile.call_sites],
+        "call_sites": [site.row() for site in profile.call_sites],
     }
     mine = [each for each in replays if (each.rank, each.device) == (profile.rank, profile.device)]
     if mine:
@@ -139,19 +139,6 @@ def _oom(profile: DeviceProfile) -> dict[str, int | None] | None:
         "requested_bytes": profile.oom.requested_bytes,
         "device_free_bytes": profile.oom.device_free_bytes,
         "event": profile.oom.event,
-    }
-
-
-def _call_site(site: CallSite) -> dict[str, Any]:
-    where = site.location
-    return {
-        "bytes": site.bytes,
-        "count": site.count,
-        "category": site.category.value,
-        "file": where.file if where else None,
-        "line": where.line if where else None,
-        "function": where.function if where else None,
-        "module": site.module,
     }
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 
 from ..diagnosers.interface import DeviceProfile, Finding
-from ..remedies.interface import Candidate, Plan
+from ..remedies.interface import Plan
 from .figures import assumed, estimated_bytes, grouped, parts
 from .headline import assumed_heading, facts, headline, memory_heading
 from .json import inconclusive
 from .model import DeviceReplay, Report
-from .shortlist import heading, listed
+from .shortlist import heading, listed, verified
 from .text import CONTROLS, band, change, factor, percent, place, short_path, site_place, size
 
 _CALL_SITES = 10
@@ -118,7 +118,7 @@ def _plan(plan: Plan, *, out_of_memory: bool) -> str:
         (
             inert(change(each)),
             band(each.estimate.predicted_peak_bytes),
-            _verified(each),
+            verified(each),
             factor(each.estimate.step_time_factor),
             each.estimate.numerics.value,
             inert(each.estimate.why),
@@ -127,16 +127,6 @@ def _plan(plan: Plan, *, out_of_memory: bool) -> str:
     )
     header = ("change", "predicted peak", "verified peak", "step time", "numerics", "why")
     return f"### {heading(plan, out_of_memory=out_of_memory)}\n\n{table(header, rows, right=(1, 2, 3))}"
-
-
-def _verified(candidate: Candidate) -> str:
-    verified = candidate.verified
-    if verified is None:
-        word = {True: "fits", False: "over", None: "?"}[candidate.fits]
-        return f"not run (predicted: {word})"
-    if verified.error is not None:
-        return "could not run"
-    return f"{size(verified.peak_bytes)} {'fits' if verified.fits else 'over'}"
 
 
 def _replay(replay: DeviceReplay) -> str:

@@ -1,6 +1,7 @@
 """Which candidates of a plan are shown, and under what heading: one that does not fit makes nothing fit."""
 
 from ..remedies.interface import Candidate, Plan
+from .text import size
 
 
 def heading(plan: Plan, *, out_of_memory: bool) -> str:
@@ -31,3 +32,14 @@ def does_not_fit(candidate: Candidate) -> bool:
 def _peak(candidate: Candidate) -> int:
     seen = candidate.verified
     return candidate.estimate.predicted_peak_bytes.expected if seen is None or seen.error else seen.peak_bytes
+
+
+def verified(candidate: Candidate) -> str:
+    """What the run with the change showed, or that there was none."""
+    seen = candidate.verified
+    if seen is None:
+        word = {True: "fits", False: "over", None: "?"}[candidate.fits]
+        return f"not run (predicted: {word})"
+    if seen.error is not None:
+        return "could not run"
+    return f"{size(seen.peak_bytes)} {'fits' if seen.fits else 'over'}"

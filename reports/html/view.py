@@ -16,7 +16,7 @@ from ..gate_text import failed_checks, sentence
 from ..headline import assumed_heading, facts, headline, memory_heading, replay_heading
 from ..json import inconclusive
 from ..model import DeviceReplay, Report
-from ..shortlist import does_not_fit, heading, listed
+from ..shortlist import does_not_fit, heading, listed, verified
 from ..text import band, category_title, change, device_title, factor, maybe_size, percent, place, site_place, size
 
 DRAWN_DEVICES = 8  # with charts and tables of their own; of more, the rest stand in the table of all
@@ -188,7 +188,7 @@ def _candidate(number: int, candidate: Candidate) -> dict[str, Any]:
         "number": number,
         "change": change(candidate),
         "predicted": _in_two(band(estimate.predicted_peak_bytes)),
-        "verified": _in_two(_verified(candidate)),
+        "verified": _in_two(verified(candidate)),
         "time": _in_two(factor(estimate.step_time_factor)),
         "numerics": estimate.numerics.value,
         "why": estimate.why,
@@ -236,16 +236,6 @@ def _tone(candidate: Candidate) -> str:
     seen = candidate.verified
     able = candidate.fits if seen is None or seen.error is not None else seen.fits
     return "good" if able else "unsure"
-
-
-def _verified(candidate: Candidate) -> str:
-    verified = candidate.verified
-    if verified is None:
-        word = {True: "fits", False: "over", None: "?"}[candidate.fits]
-        return f"not run (predicted: {word})"
-    if verified.error is not None:
-        return "could not run"
-    return f"{size(verified.peak_bytes)} {'fits' if verified.fits else 'over'}"
 
 
 def _gate(gate: Gate | None) -> dict[str, str] | None:

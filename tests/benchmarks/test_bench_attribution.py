@@ -20,7 +20,7 @@ from oomdoc.snapshots.reader import load
 from oomdoc.snapshots.timeline import extent
 
 from ..diagnosers.altered import variants
-from ..diagnosers.recorded import JOBS, record
+from ..diagnosers.recorded import JOBS, OF_THE_RECORDERS, record
 
 # By what a recording has. A late one knows blocks that are older by their sizes alone: whether those are a cache, what
 # was loaded, or weights, no size tells; and little is left of a job that is recorded from its last backward on.
@@ -124,15 +124,15 @@ def test_virtual_recordings_without_their_key() -> None:
     """As a GPU would have recorded them: from the start, from the middle, through a ring, without frames."""
     told: dict[str, Cells] = defaultdict(Counter)
     every: Cells = Counter()
-    for script in sorted(JOBS.glob("*.py")):
-        whole = record(script.stem, 80 << 10)
+    for script in [*sorted(path.stem for path in JOBS.glob("*.py")), *OF_THE_RECORDERS]:
+        whole = record(script, 80 << 10)
         if len(whole.devices[0].trace) == 0:
             continue
         for name, bare, begins in variants(whole):
             cells = judged(whole, bare, begins)
             if name == "whole, Python frames":
                 every += cells
-            if script.stem not in NOT_TOLD:
+            if script not in NOT_TOLD:
                 told[name] += cells
     for name, cells in told.items():
         show(f"virtual recordings: {name}", cells)

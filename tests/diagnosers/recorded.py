@@ -13,13 +13,15 @@ from oomdoc.recorders.virtual.session import virtual_session
 from oomdoc.snapshots.model import Snapshot
 
 JOBS = Path(__file__).resolve().parent / "jobs"
+RECORDERS_JOBS = JOBS.parents[1] / "recorders" / "jobs"
+OF_THE_RECORDERS = ["ddp", "fsdp1", "fsdp2_blocks"]  # sharded training as it should be
 MIB = 1 << 20
 _RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511"}
 
 
 @cache
 def record(name: str, capacity_mib: int) -> Snapshot:
-    """The whole script jobs/NAME.py, or until it runs out of memory, with all it made still alive.
+    """The whole script NAME.py of either folder of jobs, or until it runs out of memory, with all it made still alive.
 
     A distributed one is rank 0 of 8.
     """
@@ -31,7 +33,7 @@ def record(name: str, capacity_mib: int) -> Snapshot:
         threads_per_sm=2048,
         compute_capability=(8, 0),
     )
-    path = JOBS / f"{name}.py"
+    path = next(path for folder in (JOBS, RECORDERS_JOBS) if (path := folder / f"{name}.py").is_file())
     text = path.read_text()
     names: dict[str, object] = {"__name__": "__main__", "__file__": str(path)}  # kept: a dump comes before the exit
     gc.collect()  # tensors of an earlier script that sit in cycles

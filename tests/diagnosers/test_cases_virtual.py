@@ -15,7 +15,7 @@ from oomdoc.diagnosers.diagnose import diagnose  # noqa: E402  (torch may be abs
 from oomdoc.diagnosers.interface import Category, Diagnosis, Finding, Severity  # noqa: E402
 from oomdoc.diagnosers.profile import build  # noqa: E402
 
-from .recorded import JOBS, record  # noqa: E402
+from .recorded import JOBS, OF_THE_RECORDERS, record  # noqa: E402
 
 
 def diagnosis(name: str, capacity_mib: int) -> Diagnosis:
@@ -81,7 +81,7 @@ NOT_RUN = {
     "C37": "another process: its message, OOM013",
     "C38": "an engine in another process: OOM013",
     "C49": "a workspace that stays is no finding: every healthy script here has one",
-    "C51": "a compiler's choice: the virtual GPU runs torch.compile eagerly",
+    "C51": "a plan of inductor: the virtual GPU applies its rules, and compiles nothing",
     "C52": "host memory of workers: test_oom_messages.py has its message",
     "C53": "shared memory of workers: test_oom_messages.py has its message",
     "C63": "several pipeline stages: made up, OOM028",
@@ -139,10 +139,10 @@ def test_who_holds_the_reference_is_named(name: str, holder: str) -> None:
     assert any(holder in line for line in first.evidence), first.evidence
 
 
-HEALTHY = sorted(path.stem for path in JOBS.glob("healthy_*.py"))
+HEALTHY = [*sorted(path.stem for path in JOBS.glob("healthy_*.py")), *OF_THE_RECORDERS]
 # one of each kind runs with every change, all of them with `make test-slow`
 QUICK = ["accumulation", "amp", "checkpointing", "convnet", "gan", "gpt", "lora", "losses", "rnn", "varying", "vit"]
-QUICK += ["fsdp2", "inference", "resnet", "step_in_backward", "teacher", "wasserstein", "fp32_masters"]
+QUICK += ["fsdp2_blocks", "inference", "resnet", "step_in_backward", "teacher", "wasserstein", "fp32_masters"]
 
 
 @pytest.mark.parametrize(

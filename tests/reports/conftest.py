@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oomdoc.diagnosers.compare import CategoryChange
 from oomdoc.diagnosers.interface import (
     Cached,
     CallSite,
@@ -23,7 +24,7 @@ from oomdoc.diagnosers.interface import (
     Peak,
     Severity,
 )
-from oomdoc.gates.interface import CategoryMoved, Check, Gate, Line, LineMoved, Metric
+from oomdoc.gates.interface import Check, Gate, Line, LineMoved, Metric
 from oomdoc.remedies.interface import (
     Band,
     ByteBand,
@@ -227,7 +228,7 @@ def gate() -> Gate:
     old = Line(category=Category.ACTIVATION, file="train.py", function="forward", code="h = self.mlp(h)",
                module="blocks.*.mlp", bytes=10 * GIB, blocks=4)  # fmt: skip
     now = replace(old, bytes=20 * GIB, line=6)
-    row = CategoryMoved(category=Category.ACTIVATION, before_bytes=10 * GIB, after_bytes=20 * GIB)
+    row = CategoryChange(category=Category.ACTIVATION, before_bytes=10 * GIB, after_bytes=20 * GIB)
     return Gate(
         job="train",
         passed=False,

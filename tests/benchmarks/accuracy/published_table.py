@@ -130,7 +130,10 @@ def reason(row: dict[str, str]) -> str:
         (("fp8", "float8", "8bit", "8-bit", "nf4", "qlora", "nvfp4"), "quantised kernels of another library"),
         (("offload",), "torchao's CPUOffloadOptimizer, which the scripts here do not use"),
         (("alpaca", "wikitext", "(max)", "max 768", "twitter", "packed"), "what its batches hold is not published"),
-        (("selective op", "per-op selective"), "selective recomputation under torch.compile runs eagerly here"),
+        (
+            ("selective op", "per-op selective"),
+            "per-operation recomputation in compiled code is not modelled (6 to 8 % high)",
+        ),
         (("b200", "mi300"), "a card that is not stated, or not NVIDIA's"),
     ):
         if any(word in text for word in words):
