@@ -82,7 +82,10 @@ def _finish_cut_runs(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) ->
 
 
 def _limit_state(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> None:
-    """No optimizer keeps more than two moments per parameter: the surplus of hand-written ones are their locals."""
+    """No optimizer keeps more than two moments per parameter: the surplus of hand-written ones are their locals.
+
+    These die in the next step at the latest, and are not what torch.optim makes once per parameter.
+    """
     if not unit:
         return
     by_size: dict[int, list[int]] = {}
@@ -92,9 +95,10 @@ def _limit_state(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> Non
     for size, rows in by_size.items():
         if size not in unit:
             continue
-        recorded = sorted((r for r in rows if not facts.older[r]), key=lambda r: int(facts.lives.birth[r]))
+        locals_ = (r for r in rows if not (facts.older[r] or facts.rounds[r] > 1 or facts.signs[r] & Sign.STATE_INIT))
+        recorded = sorted(locals_, key=lambda r: int(facts.lives.birth[r]))
         surplus = len(rows) - 2 * unit[size]
-        for row in recorded[len(recorded) - surplus :] if surplus > 0 else []:
+        for row in recorded[max(0, len(recorded) - surplus) :] if surplus > 0 else []:
             verdicts[row] = Verdict(Category.TEMPORARY, 0.6, "more than two per parameter of its size")
 
 

@@ -15,6 +15,7 @@ AGREEING_BYTES = 0.985
 AGREEING_CLASSES = 3
 CONTRADICTING_BLOCKS = 5
 WHOLE = 0.1  # blocks of the same size that are no parameters: one in ten
+ABSENT = 0.9  # of the unit's bytes, in sizes that no block has: nothing holds the unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ def bytes_of(sizes: Sizes) -> int:
 def copies_of(unit: Sizes, blocks: Sizes) -> int:
     """How many times `blocks` hold `unit`: the ratio that most bytes of `unit` agree on; 0 = none.
 
-    Sizes that other things have too, and so come to no whole number, only count where no size does.
+    Sizes that other things have too, and so come to no whole number, only count where no size does. Sizes that no block
+    has only count where they are nearly all of the bytes: gradients of inputs, and those that lie in one buffer.
     """
     votes: Counter[int] = Counter()
     rounded: Counter[int] = Counter()
@@ -44,7 +46,21 @@ def copies_of(unit: Sizes, blocks: Sizes) -> int:
     if bytes_of(unit) == 0:
         return 0
     votes = votes or rounded
-    return max(votes, key=lambda ratio: (votes[ratio], -ratio))
+    if votes[0] < ABSENT * bytes_of(unit):
+        del votes[0]
+    return max(votes, key=lambda ratio: (votes[ratio], -ratio), default=0)
+
+
+def split_copies(blocks: Sizes, unit_bytes: int, candidates: Sequence[int] = (4, 3, 2)) -> int:
+    """How many copies of parameters `blocks` hold whose gradients come in other pieces: FSDP2 reduces a unit at once.
+
+    Their bytes are the same to the byte, or nearly so where small blocks are something else's. 0 = none.
+    """
+    for factor in candidates if unit_bytes else ():
+        unit = sum(size * (count // factor) for size, count in blocks.items() if count % factor == 0)
+        if abs(unit - unit_bytes) <= (1 - AGREEING_BYTES) * unit_bytes:
+            return factor
+    return 0
 
 
 def common_factor(blocks: Sizes, candidates: Sequence[int] = (4, 3, 2)) -> int:

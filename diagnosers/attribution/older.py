@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..interface import Category
 from .facts import Facts, older_in_flight
 from .gradients import alive_at_once
-from .multisets import Copies, bytes_of, common_factor, copies_of, deal, most_moments, name_copies, wanted
+from .multisets import Copies, bytes_of, common_factor, copies_of, deal, most_moments, name_copies, split_copies, wanted
 from .phases import BACKWARD, FORWARD, OPTIMIZER
 from .rules import DROPPED_BY_PYTHON, HOPPER_WORKSPACE_BYTES, OLDER, RECORDED, Verdict, judge
 from .signs import Sign
@@ -91,16 +91,20 @@ def _unit(
         kind: [row for row, verdict in verdicts.items() if verdict.category is kind and facts.older[row]]
         for kind in (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE)
     }
-    ever = _sizes(facts, persistent + [row for rows in explained.values() for row in rows])
+    left = [row for kind in (Category.PARAMETER, Category.OPTIMIZER_STATE) for row in explained[kind]]
+    ever = _sizes(facts, persistent + left)
     step_seen = bool((phase == OPTIMIZER).any())
     backward_seen = bool((phase == BACKWARD).any())
     freed_gradients = bytes_of(_sizes(facts, explained[Category.GRADIENT]))
     moments = most_moments(facts.optimizers)
-    if gradients:
-        there = freed_gradients >= HALF * bytes_of(gradients)
-        copies = copies_of(gradients, ever)
-        named = name_copies(copies, gradients_there=there, step_seen=step_seen, moments=moments)
-        return gradients, named, _masters(gradients, ever, copies, moments)
+    copies = copies_of(gradients, ever) or split_copies(ever, bytes_of(gradients))
+    if copies:
+        # what zero_grad dropped is not among them, and what a backward made anew was not there before
+        named = name_copies(copies, gradients_there=False, step_seen=step_seen, moments=moments)
+        if copies_of(gradients, ever):
+            return gradients, named, _masters(gradients, ever, copies, moments)
+        return {size: count // copies for size, count in ever.items() if count % copies == 0}, named, nothing
+    ever += _sizes(facts, explained[Category.GRADIENT])
     kept = _without_old_graph(facts, ever, persistent, _sizes(facts, explained[Category.GRADIENT]))
     factor = common_factor(kept, (4, 3, 2) if step_seen or backward_seen else (4, 3))
     unit = {size: count // factor for size, count in kept.items() if count % factor == 0}
@@ -178,8 +182,24 @@ def _deal_classes(
         elif size in casts and 2 * size in unit:
             for row in rows[: unit[2 * size]]:
                 verdicts[row] = Verdict(Category.AUTOCAST_CACHE, 0.6, "size of this recording's weight casts")
+    _left_behind(facts, [row for row in persistent if row not in verdicts], verdicts)
     if copies.order:
         _frozen(facts, [row for row in persistent if row not in verdicts], unit, verdicts)
+
+
+def _left_behind(facts: Facts, rows: list[int], verdicts: dict[int, Verdict]) -> None:
+    """A leak is older than the recording too: what the recorded rounds leave behind tells what earlier ones left."""
+    kept = ~facts.older & facts.never_freed & (facts.rounds >= 1) & (facts.birth_phase != BACKWARD)
+    kept &= (facts.birth_phase != OPTIMIZER) & np.isin(facts.requested, facts.requested[rows])
+    votes: dict[int, Counter[Category]] = {}
+    for row in np.flatnonzero(kept).tolist():
+        found = judge(facts.of(row), RECORDED)
+        category = Category.UNKNOWN if found is None else found.category
+        votes.setdefault(int(facts.requested[row]), Counter())[category] += 1
+    for row in rows:
+        told = votes.get(int(facts.requested[row]))
+        if told and told.most_common(1)[0][0] is not Category.UNKNOWN:
+            verdicts[row] = Verdict(told.most_common(1)[0][0], 0.5, "of a size that every recorded round leaves behind")
 
 
 def _cast_sizes(facts: Facts) -> set[int]:

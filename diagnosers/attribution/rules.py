@@ -32,10 +32,8 @@ def workspace(block: BlockFacts) -> Verdict | None:
         return Verdict(Category.WORKSPACE, 0.97, "cuBLAS or cuDNN frame")
     if block.signs & Sign.CONVOLUTION and block.freed_where_born and not block.older:
         return Verdict(Category.WORKSPACE, 0.7, "a convolution made and dropped it")
-    if block.size == CUBLAS_WORKSPACE_BYTES and block.never_freed:
-        return Verdict(
-            Category.WORKSPACE, 0.97 if not block.older else 0.8, "size of the cuBLAS workspace, never freed"
-        )
+    if block.size == CUBLAS_WORKSPACE_BYTES and (block.never_freed or block.older):
+        return Verdict(Category.WORKSPACE, 0.8 if block.older else 0.97, "size of the cuBLAS workspace, long lived")
     return None
 
 
@@ -171,6 +169,10 @@ def freed_after_recording_began(block: BlockFacts) -> Verdict | None:
         return Verdict(Category.OPTIMIZER_STATE, 0.75, "older than the recording, replaced in the optimizer's step")
     if block.free_signs & Sign.AUTOCAST_EXIT:
         return Verdict(Category.AUTOCAST_CACHE, 0.9, "older than the recording, freed when autocast ended")
+    if block.free_signs & Sign.RESHARD:
+        return Verdict(Category.COMMUNICATION, 0.8, "older than the recording, gathered parameters that FSDP dropped")
+    if block.free_signs & Sign.COLLECTIVE and block.death_phase == BACKWARD:
+        return Verdict(Category.TEMPORARY, 0.6, "older than the recording, given to a reduction")
     if block.rounds > 1:
         return None  # no graph outlives the iteration after its own
     if block.death_phase == BACKWARD:

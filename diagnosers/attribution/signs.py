@@ -52,6 +52,8 @@ class Sign:
     CONVOLUTION = 1 << 31
     LOAD = 1 << 32  # a checkpoint is read
     SAVE = 1 << 33  # or put together
+    RESHARD = 1 << 34  # FSDP drops gathered parameters
+    STATE_INIT = 1 << 35  # torch.optim makes the state of a parameter, once
 
 
 _OPTIMIZER_FILE = (
@@ -148,6 +150,8 @@ TABLE: tuple[Entry, ...] = (
         r"fsdp",
         python=True,
     ),
+    Entry(Sign.RESHARD, r"^_?free_(storage|unsharded\w+)$", r"fsdp|fully_shard", python=True),
+    Entry(Sign.STATE_INIT, r"^_init_(group|state)$", r"(^|[/\\])torch[/\\]optim[/\\]", python=True),
     Entry(
         Sign.KV_CACHE, r"^(update\w*|lazy_initialization|__init__|reorder_cache)$", r"cache_utils\w*\.py$", python=True
     ),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from oomdoc.diagnosers.attribution.attribute import attribute
 from oomdoc.diagnosers.attribution.facts import gather
-from oomdoc.diagnosers.interface import Category
+from oomdoc.diagnosers.interface import Category, Confidence
 from oomdoc.diagnosers.profile import build
 from oomdoc.snapshots.model import Snapshot
 from oomdoc.snapshots.reader import load
@@ -81,21 +81,25 @@ def spread(true: dict[str, int], found: dict[str, int]) -> Cells:
 
 
 def judged(whole: Snapshot, bare: Snapshot, begins: int) -> Cells:
-    """Block by block at the peak of `bare`; of blocks without a stack only the number per size and category counts."""
+    """Block by block at the peak of `bare`; of blocks without a stack only the number per size and category counts.
+
+    What the recording itself does not know for certain is no truth, and is left out.
+    """
     device = bare.devices[0]
     event = extent(device).peak_event
     facts = gather(whole, whole.devices[0])
-    true: dict[tuple[int, int], Category] = {}
+    true: dict[tuple[int, int], Category | None] = {}
     for each in attribute(whole, whole.devices[0], begins + event, facts):
         birth = int(facts.lives.birth[each.row]) - begins
-        true[int(facts.lives.address[each.row]), max(birth, -1)] = each.category
+        certain = each.confidence is Confidence.EXACT or each.category is Category.KV_CACHE  # told by its frames only
+        true[int(facts.lives.address[each.row]), max(birth, -1)] = each.category if certain else None
     facts = gather(bare, device)
     cells: Cells = Counter()
     alike: dict[int, tuple[list[Category], list[Category]]] = defaultdict(lambda: ([], []))
     for each in attribute(bare, device, event, facts):
         birth, size = int(facts.lives.birth[each.row]), int(facts.requested[each.row])
         category = true[int(facts.lives.address[each.row]), birth]
-        if category is Category.UNKNOWN:
+        if category is None:
             continue
         if birth >= 0 or facts.lives.alloc_stack[each.row] >= 0:
             cells[category.value, each.category.value] += size
