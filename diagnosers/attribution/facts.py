@@ -10,6 +10,7 @@ from ...snapshots.model import Action, DeviceSnapshot, Snapshot, Stacks, Trace
 from ...snapshots.timeline import Lifetimes, lifetimes
 from .phases import BACKWARD, FORWARD, OPTIMIZER, OTHER, Phases, Window, find_phases, run_starts, windows
 from .shape import phases_by_shape
+from .signs import Sign
 from .stacks import StackSigns, innermost_lines, optimizer_names, places, read_stacks, step_callers
 
 STEP_ANNOTATION = "Optimizer.step#"
@@ -67,11 +68,13 @@ class Facts:
     backwards: NDArray[np.int64]  # by event: the number of the backward that it would belong to
     optimizers: frozenset[str]  # names of optimizers and their files, in lower case
     stack_signs: StackSigns
+    replicated: bool  # a forward of DistributedDataParallel is on some stack
     lines: NDArray[np.int64]  # by stack: the innermost Python line, as a number; -1 = none
     callers: NDArray[
         np.int64
     ]  # by stack: the line that called step or zero_grad, as a number; -1 = none, also at index -1
     places: NDArray[np.int64]  # by stack: all of its Python lines, as a number; -1 = none, also at index -1
+    calling: NDArray[np.int64]  # by such a number: that of the line that called it; -1 = none
 
     def of(self, row: int) -> BlockFacts:
         return BlockFacts(
@@ -129,6 +132,7 @@ def _columns(
 ) -> Facts:
     events = len(trace)
     backwards = _backwards(trace, phases)
+    place, calling = places(stacks)
     birth, death = lives.birth, lives.death
     older = birth < 0
     never = death >= events
@@ -169,15 +173,17 @@ def _columns(
         spans_a_phase=spans,
         meets_backward=_meets(phases, birth, death, BACKWARD),
         after_forward=_preceded_by(phases, birth, FORWARD),
-        feeds_forward=_feeds_forward(phases, lives, birth_phase),
+        feeds_forward=_feeds_forward(phases, lives, birth_phase, place),
         before_backward=_followed_by(phases, birth, BACKWARD),
         rounds=_rounds(trace, phases, backwards, birth, death),
         backwards=backwards,
         optimizers=optimizers,
         stack_signs=signs,
+        replicated=bool((signs.signs & Sign.REPLICATED).any()),
         lines=innermost_lines(stacks),
         callers=step_callers(stacks),
-        places=places(stacks),
+        places=place,
+        calling=calling,
     )
 
 
@@ -224,10 +230,13 @@ def _followed_by(phases: Phases, birth: NDArray[np.int64], kind: int) -> NDArray
     return result
 
 
-def _feeds_forward(phases: Phases, lives: Lifetimes, birth_phase: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Blocks of no phase that the next forward finds alive, where the same stack made such a block for another one.
+def _feeds_forward(
+    phases: Phases, lives: Lifetimes, birth_phase: NDArray[np.int8], place: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Blocks of no phase that the next forward finds alive, made by a stack that does so for every forward.
 
-    A batch is dropped before the forward after the next: what lives longer is kept for something else.
+    That is seen where it made one for another forward too, or drops the one before (`x = next(batches)`). A batch is
+    dropped before the forward after the next: what lives longer is kept for something else.
     """
     meets = _meets(phases, lives.birth, lives.death, FORWARD) & _followed_by(phases, lives.birth, FORWARD)
     mine = np.flatnonzero(meets & (birth_phase == OTHER) & (lives.birth >= 0) & (lives.alloc_stack >= 0))
@@ -239,7 +248,10 @@ def _feeds_forward(phases: Phases, lives: Lifetimes, birth_phase: NDArray[np.int
     pairs = np.unique(np.stack([lives.alloc_stack[mine].astype(np.int64), following], axis=1), axis=0)
     stacks, rounds = np.unique(pairs[:, 0], return_counts=True)
     ends = np.append(starts, np.iinfo(np.int64).max)[np.minimum(following + 2, len(starts))]
-    result[mine] = np.isin(lives.alloc_stack[mine], stacks[rounds > 1]) & (lives.free_requested[mine] < ends)
+    made = place[lives.alloc_stack[mine]]
+    replaces = (made >= 0) & np.isin(made, place[lives.free_stack[lives.birth < 0]])
+    again = np.isin(lives.alloc_stack[mine], stacks[rounds > 1]) | replaces
+    result[mine] = again & (lives.free_requested[mine] < ends)
     return result
 
 

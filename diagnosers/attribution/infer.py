@@ -10,11 +10,11 @@ from ...snapshots.model import Action
 from ..interface import Category
 from .facts import Facts
 from .gradients import gradient_sizes
-from .multisets import Sizes, copies_of
-from .older import judge_older
+from .multisets import Sizes, bytes_of, copies_of
+from .older import FEW_GRADIENTS, judge_older
 from .phases import BACKWARD, FORWARD, OPTIMIZER, OTHER
 from .replacement import replaced_parameters
-from .rules import RECORDED, Verdict, judge, parameter
+from .rules import IN_BUCKETS, RECORDED, Verdict, judge, parameter
 from .signs import Sign
 
 UNKNOWN = Verdict(Category.UNKNOWN, 0.0, "no evidence")
@@ -40,6 +40,7 @@ def infer(facts: Facts, live: Sequence[int]) -> dict[int, Verdict]:
             verdicts[row] = Verdict(Category.PARAMETER, 0.8, "replaced a parameter in the optimizer's step")
         else:
             verdicts[row] = judge(facts.of(row), RECORDED) or UNKNOWN
+    _gradients_in_buckets(facts, verdicts, gradients)
     _finish_cut_runs(facts, verdicts, unit)
     _limit_state(facts, verdicts, Counter(unit) | built_sizes | Counter(older.unit))  # several models: the most of each
     _weight_casts(facts, verdicts, built_sizes or unit)
@@ -60,6 +61,18 @@ def _built_parameters(facts: Facts) -> set[int]:
         if verdict is not None and verdict.category is Category.PARAMETER:
             found.add(row)
     return found
+
+
+def _gradients_in_buckets(facts: Facts, verdicts: dict[int, Verdict], gradients: Sizes) -> None:
+    """DDP with gradients as views of its buckets: then no backward leaves any of its own."""
+    mine = [
+        row
+        for row, verdict in verdicts.items()
+        if verdict.category is Category.COMMUNICATION and facts.birth_phase[row] != BACKWARD and facts.rounds[row]
+    ]
+    if facts.replicated and mine and bytes_of(gradients) < FEW_GRADIENTS * int(facts.requested[mine].sum()):
+        for row in mine:
+            verdicts[row] = Verdict(Category.GRADIENT, 0.6, IN_BUCKETS)
 
 
 def _finish_cut_runs(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> None:

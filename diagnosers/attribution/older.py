@@ -12,13 +12,16 @@ from .facts import Facts, older_in_flight
 from .gradients import alive_at_once
 from .multisets import Copies, bytes_of, common_factor, copies_of, deal, most_moments, name_copies, split_copies, wanted
 from .phases import BACKWARD, FORWARD, OPTIMIZER
-from .rules import DROPPED_BY_PYTHON, HOPPER_WORKSPACE_BYTES, OLDER, RECORDED, Verdict, judge
+from .pieces import buckets, flattened
+from .rules import DROPPED_BY_PYTHON, HOPPER_WORKSPACE_BYTES, IN_BUCKETS, OLDER, RECORDED, Verdict, judge
 from .signs import Sign
 
 # A size class is an old graph rather than parameters when the recorded forward keeps at least this share as many
 # blocks of it alive at once.
 OLD_GRAPH_SHARE = 0.6
 HALF = 0.5
+# Of the bytes in DDP's buckets: fewer gradients beside them are of other tensors, and those of the model are views.
+FEW_GRADIENTS = 0.1
 # Fewer blocks of one size than this are not "repeated by layer".
 REPEATED_BLOCKS = 3
 
@@ -44,28 +47,38 @@ def judge_older(facts: Facts, gradients: Mapping[int, int]) -> OlderBlocks:
             verdicts[row] = found
     _twins(facts, [r for r, v in verdicts.items() if v.reason == DROPPED_BY_PYTHON], verdicts)
     _hopper_workspace(facts, rows, verdicts)
+    _buckets(facts, [row for row in rows.tolist() if row not in verdicts], verdicts, gradients)
     persistent = [row for row in rows.tolist() if row not in verdicts]
     unit, copies, masters = _unit(facts, persistent, verdicts, gradients)
+    _flattened(facts, persistent, verdicts, unit, copies)
+    persistent = [row for row in persistent if row not in verdicts]
     _deal_classes(facts, persistent, verdicts, unit, copies, masters)
     return OlderBlocks(verdicts=verdicts, unit=unit, copies=copies)
 
 
 def _twins(facts: Facts, rows: list[int], verdicts: dict[int, Verdict]) -> None:
-    """What a line drops in every round is of one kind: recorded blocks of the same size tell which (the last batch)."""
+    """What a line makes and drops in every round is of one kind: recorded blocks of the same size tell which.
+
+    The line that takes the next batch drops the last one, whatever it calls to make them.
+    """
     place = facts.places[facts.lives.free_stack]
     told = {(int(place[row]), int(facts.requested[row])): Counter[Category]() for row in rows if place[row] >= 0}
     if not told:
         return
-    recorded = np.flatnonzero(~facts.older & np.isin(place, [at for at, _ in told]))
-    for row in recorded.tolist():
-        key = int(place[row]), int(facts.requested[row])
-        found = judge(facts.of(row), RECORDED) if key in told else None
-        if found is not None:
+    for row in np.flatnonzero(~facts.older & np.isin(facts.requested, [size for _, size in told])).tolist():
+        at = int(facts.places[facts.lives.alloc_stack[row]])
+        keys = {(int(place[row]), int(facts.requested[row]))}
+        while at >= 0:
+            keys.add((at, int(facts.requested[row])))
+            at = int(facts.calling[at])
+        mine = keys & told.keys()
+        found = judge(facts.of(row), RECORDED) if mine else None
+        for key in mine if found is not None else ():
             told[key][found.category] += 1
     for row in rows:
         votes = told.get((int(place[row]), int(facts.requested[row])), Counter[Category]()).most_common(1)
         if votes and votes[0][0] is not Category.ACTIVATION:
-            verdicts[row] = Verdict(votes[0][0], 0.5, "dropped by the line that drops such blocks in every round")
+            verdicts[row] = Verdict(votes[0][0], 0.5, "dropped by the line that makes or drops such blocks every round")
 
 
 def _hopper_workspace(facts: Facts, rows: NDArray[np.int64], verdicts: dict[int, Verdict]) -> None:
@@ -74,6 +87,33 @@ def _hopper_workspace(facts: Facts, rows: NDArray[np.int64], verdicts: dict[int,
     if 0 < len(mine) <= 2:
         for row in mine:
             verdicts[row] = Verdict(Category.WORKSPACE, 0.5, "size of the cuBLAS workspace on Hopper, never freed")
+
+
+def _buckets(facts: Facts, rows: list[int], verdicts: dict[int, Verdict], gradients: Mapping[int, int]) -> None:
+    """DDP's hold every gradient once more; or for good, as views, and then no backward leaves any."""
+    moments = most_moments(facts.optimizers)
+    if not facts.replicated or not moments:
+        return
+    found = buckets(_sizes(facts, rows), 1 + moments)
+    mine = [row for row in rows if int(facts.requested[row]) in found]
+    views = bytes_of(gradients) < FEW_GRADIENTS * int(facts.requested[mine].sum()) if mine else False
+    for row in mine:
+        verdicts[row] = (
+            Verdict(Category.GRADIENT, 0.6, IN_BUCKETS)
+            if views
+            else Verdict(Category.COMMUNICATION, 0.6, "as many bytes as the parameters, in buckets")
+        )
+
+
+def _flattened(
+    facts: Facts, rows: list[int], verdicts: dict[int, Verdict], unit: Mapping[int, int], copies: Copies
+) -> None:
+    """Parameters in one buffer whose state is in pieces, where the bytes say so exactly."""
+    found = flattened(unit, _sizes(facts, rows), sum(times for _, times in copies.order))
+    for row in rows if found is not None else ():
+        for category, sizes in ((Category.PARAMETER, found.together), (Category.OPTIMIZER_STATE, found.apart)):
+            if int(facts.requested[row]) in sizes:
+                verdicts[row] = Verdict(category, 0.6, "in other pieces than the parameters, of the same bytes")
 
 
 def _sizes(facts: Facts, rows: list[int]) -> Counter[int]:
@@ -91,6 +131,7 @@ def _unit(
         kind: [row for row, verdict in verdicts.items() if verdict.category is kind and facts.older[row]]
         for kind in (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER_STATE)
     }
+    explained[Category.GRADIENT] = [r for r in explained[Category.GRADIENT] if verdicts[r].reason != IN_BUCKETS]
     left = [row for kind in (Category.PARAMETER, Category.OPTIMIZER_STATE) for row in explained[kind]]
     ever = _sizes(facts, persistent + left)
     step_seen = bool((phase == OPTIMIZER).any())
@@ -113,7 +154,9 @@ def _unit(
             return {}, nothing, nothing
         return unit, Copies(((Category.PARAMETER, 1),), 0.7), nothing
     there_or_not: bool | None = None
-    if freed_gradients >= HALF * bytes_of(unit) or backward_seen:
+    if any(verdict.reason == IN_BUCKETS for verdict in verdicts.values()):
+        there_or_not = False
+    elif freed_gradients >= HALF * bytes_of(unit) or backward_seen:
         there_or_not = True  # a backward that left nothing added to gradients that were there
     elif explained[Category.OPTIMIZER_STATE] and factor == 3:
         there_or_not = bytes_of(_sizes(facts, explained[Category.OPTIMIZER_STATE])) < 1.5 * bytes_of(unit)

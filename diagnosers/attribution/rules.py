@@ -15,6 +15,7 @@ from .signs import Sign
 
 CUBLAS_WORKSPACE_BYTES = 8_519_680  # below sm_90: 4096 KiB x 2 + 16 KiB x 8 (CUBLAS_WORKSPACE_CONFIG's default)
 HOPPER_WORKSPACE_BYTES = 33_554_432  # sm_90 and later
+IN_BUCKETS = "no backward leaves gradients: they are views of DDP's buckets"
 DROPPED_BY_PYTHON = "older than the recording, dropped by a line of Python"
 
 

@@ -54,6 +54,7 @@ class Sign:
     SAVE = 1 << 33  # or put together
     RESHARD = 1 << 34  # FSDP drops gathered parameters
     STATE_INIT = 1 << 35  # torch.optim makes the state of a parameter, once
+    REPLICATED = 1 << 36  # in the forward of DistributedDataParallel
 
 
 _OPTIMIZER_FILE = (
@@ -150,6 +151,7 @@ TABLE: tuple[Entry, ...] = (
         r"fsdp",
         python=True,
     ),
+    Entry(Sign.REPLICATED, r"^forward$", r"parallel[/\\]distributed\.py$", python=True),
     Entry(Sign.RESHARD, r"^_?free_(storage|unsharded\w+)$", r"fsdp|fully_shard", python=True),
     Entry(Sign.STATE_INIT, r"^_init_(group|state)$", r"(^|[/\\])torch[/\\]optim[/\\]", python=True),
     Entry(

@@ -78,14 +78,21 @@ def innermost_lines(stacks: Stacks) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
-def places(stacks: Stacks) -> NDArray[np.int64]:
-    """For each stack a number that those with the same Python frames share; -1 without any. Entry -1 is "no stack"."""
+def places(stacks: Stacks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """For each stack a number that those with the same Python frames share; -1 without any. Entry -1 is "no stack".
+
+    And for each number that of the line that called it, -1 at the outermost: a number here may be no stack's own.
+    """
     python = [is_python(frame) for frame in stacks.frames]
-    numbers: dict[tuple[int, ...], int] = {(): -1}
-    found = [
-        numbers.setdefault(tuple(frame for frame in stack if python[frame]), len(numbers)) for stack in stacks.stacks
-    ]
-    return np.array([*found, -1], np.int64)
+    numbers: dict[tuple[int, int], int] = {}
+    found = np.full(len(stacks.stacks) + 1, -1, np.int64)
+    for index, stack in enumerate(stacks.stacks):
+        at = -1
+        for frame in reversed(stack):
+            if python[frame]:
+                at = numbers.setdefault((at, frame), len(numbers))
+        found[index] = at
+    return found, np.array([caller for caller, _ in numbers], np.int64)
 
 
 def step_callers(stacks: Stacks) -> NDArray[np.int64]:

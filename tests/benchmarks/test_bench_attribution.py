@@ -99,18 +99,16 @@ def judged(whole: Snapshot, bare: Snapshot, begins: int) -> Cells:
     for each in attribute(bare, device, event, facts):
         birth, size = int(facts.lives.birth[each.row]), int(facts.requested[each.row])
         category = true[int(facts.lives.address[each.row]), birth]
-        if category is None:
-            continue
-        if birth >= 0 or facts.lives.alloc_stack[each.row] >= 0:
-            cells[category.value, each.category.value] += size
-        else:
-            alike[size][0].append(category)
+        if birth < 0 and facts.lives.alloc_stack[each.row] < 0:
+            alike[size][0].extend([category] if category is not None else [])
             alike[size][1].append(each.category)
+        elif category is not None:
+            cells[category.value, each.category.value] += size
     for size, (mine, found) in alike.items():
         agreed = Counter(mine) & Counter(found)
         cells.update({(c.value, c.value): size * n for c, n in agreed.items()})
         missed = (Counter(mine) - agreed).elements()
-        for pair in zip(missed, (Counter(found) - agreed).elements(), strict=True):
+        for pair in zip(missed, (Counter(found) - agreed).elements(), strict=False):  # of some the truth is not known
             cells[pair[0].value, pair[1].value] += size
     return cells
 
