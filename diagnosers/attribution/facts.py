@@ -297,15 +297,20 @@ def _ends_inside(phases: Phases, events: int) -> bool:
     return events > 0 and _last_work(phases, events) >= events - 2
 
 
-def older_in_flight(facts: Facts, first_events: int = 10) -> NDArray[np.bool_]:
+# Within so many events of a recording that begins in such a phase: a node of backward drops what it was given within
+# the next few, and then come the blocks that the forward saved.
+IN_FLIGHT_EVENTS = {OPTIMIZER: 10, BACKWARD: 4}
+
+
+def older_in_flight(facts: Facts) -> NDArray[np.bool_]:
     """Temporaries of a step or backward that the recording cut into: freed within its first events.
 
     A step frees them until its end (foreach keeps a list of them), and leaves nothing of their size in their place, as
     it does for the moments of hand-written optimizers.
     """
-    if not facts.events or facts.phases.at(0) not in (OPTIMIZER, BACKWARD):
+    if not facts.events or facts.phases.at(0) not in IN_FLIGHT_EVENTS:
         return np.zeros(len(facts.older), bool)
-    result: NDArray[np.bool_] = facts.older & (facts.lives.free_requested < first_events)
+    result: NDArray[np.bool_] = facts.older & (facts.lives.free_requested < IN_FLIGHT_EVENTS[facts.phases.at(0)])
     if facts.phases.at(0) == OPTIMIZER:
         end = int(facts.phases.run_end[0])
         replaced = facts.requested[(facts.run == facts.phases.run_start[0]) & facts.outlives_run]

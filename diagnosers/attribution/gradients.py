@@ -11,7 +11,7 @@ from .multisets import bytes_of
 from .phases import BACKWARD, ZERO_GRAD
 from .signs import Sign
 
-# Of a group's bytes, and of its size classes: with less than this beyond what an earlier group has, both are of one model.
+# Of a group's bytes, and of its size classes: with less than this beyond an earlier group's, both are of one model.
 OWN = 0.5
 
 

@@ -17,6 +17,8 @@ from .replacement import replaced_parameters
 from .rules import IN_BUCKETS, RECORDED, Verdict, judge, parameter
 from .signs import Sign
 
+# How far anything is trusted that rests on phases from the shape of the memory, without a stack (measured).
+BY_SHAPE = 0.6
 UNKNOWN = Verdict(Category.UNKNOWN, 0.0, "no evidence")
 # Casts of smaller weights than this are not told apart from casts of activations.
 MIN_CAST_WEIGHT_BYTES = 400_000
@@ -45,6 +47,8 @@ def infer(facts: Facts, live: Sequence[int]) -> dict[int, Verdict]:
     _limit_state(facts, verdicts, Counter(unit) | built_sizes | Counter(older.unit))  # several models: the most of each
     _weight_casts(facts, verdicts, built_sizes or unit)
     _made_before_training(facts, verdicts, unit)
+    if not facts.phases.told_by_stacks:
+        return {row: verdict._replace(share=min(verdict.share, BY_SHAPE)) for row, verdict in verdicts.items()}
     return verdicts
 
 
@@ -122,7 +126,7 @@ def _made_before_training(facts: Facts, verdicts: dict[int, Verdict], unit: Size
     """
     rows = [row for row, v in verdicts.items() if v is UNKNOWN and not facts.older[row] and _stays(facts, row)]
     sizes = Counter(facts.requested[rows].tolist()) if rows else Counter[int]()
-    if not facts.phases.told_by_stacks and not unit:
+    if not facts.phases.told_by_stacks:
         for row in rows:
             verdicts[row] = Verdict(Category.PARAMETER, 0.4, "made before the first forward, never freed")
         return

@@ -73,8 +73,9 @@ def _twins(facts: Facts, rows: list[int], verdicts: dict[int, Verdict]) -> None:
             at = int(facts.calling[at])
         mine = keys & told.keys()
         found = judge(facts.of(row), RECORDED) if mine else None
-        for key in mine if found is not None else ():
-            told[key][found.category] += 1
+        if found is not None:
+            for key in mine:
+                told[key][found.category] += 1
     for row in rows:
         votes = told.get((int(place[row]), int(facts.requested[row])), Counter[Category]()).most_common(1)
         if votes and votes[0][0] is not Category.ACTIVATION:
@@ -110,7 +111,9 @@ def _flattened(
 ) -> None:
     """Parameters in one buffer whose state is in pieces, where the bytes say so exactly."""
     found = flattened(unit, _sizes(facts, rows), sum(times for _, times in copies.order))
-    for row in rows if found is not None else ():
+    if found is None:
+        return
+    for row in rows:
         for category, sizes in ((Category.PARAMETER, found.together), (Category.OPTIMIZER_STATE, found.apart)):
             if int(facts.requested[row]) in sizes:
                 verdicts[row] = Verdict(category, 0.6, "in other pieces than the parameters, of the same bytes")

@@ -23,7 +23,7 @@ class Flat(NamedTuple):
 
 def flattened(unit: Sizes, blocks: Sizes, copies: int) -> Flat | None:
     """Where `copies` of `unit` lack exactly the bytes that other blocks have too many; None where they do not."""
-    lacking = {size: copies * count - blocks[size] for size, count in unit.items() if 0 < blocks.get(size, 0)}
+    lacking = {size: copies * count - blocks[size] for size, count in unit.items() if blocks.get(size, 0) > 0}
     together = {size: number for size, number in lacking.items() if number > 0}
     over = {size: count - copies * unit.get(size, 0) for size, count in blocks.items()}
     apart = {size: number for size, number in over.items() if number > 0}

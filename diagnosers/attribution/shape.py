@@ -21,6 +21,8 @@ MIN_PILE = 8  # blocks: the order of fewer says nothing
 SCALAR_BYTES = 8
 # Of the bytes that an iteration made until its turn: forwards without gradients keep 1 to 6 %, with them 38 to 67.
 MIN_KEPT = 0.2
+# A checkpointed forward keeps as little as one without gradients; but what it keeps falls in order.
+CHECKPOINTED = -0.9
 
 
 def phases_by_shape(trace: Trace, lives: Lifetimes, steps: Sequence[Window]) -> Phases:
@@ -67,7 +69,8 @@ def _turn(trace: Trace, lives: Lifetimes, start: int, end: int) -> tuple[int, in
     pile = own[(lives.birth[own] <= turn) & (lives.free_requested[own] > turn)]
     made = lives.requested[(lives.birth >= start) & (lives.birth <= turn)].sum()
     kept = lives.requested[pile].sum() >= MIN_KEPT * made
-    if kept and len(pile) >= MIN_PILE and _order(lives, pile) <= REVERSED:
+    order = _order(lives, pile) if len(pile) >= MIN_PILE else 0.0
+    if order <= (REVERSED if kept else CHECKPOINTED):
         first, last = max(start, int(lives.birth[pile].min())), int(lives.free_requested[pile].max())
         return first, _seed(trace, lives, pile, turn), last
     first = int(lives.birth[own].min()) if len(own) else end + 1
@@ -80,8 +83,9 @@ def _seed(trace: Trace, lives: Lifetimes, pile: NDArray[np.intp], turn: int) -> 
     if not len(scalars):
         return turn
     seed = int(scalars[-1])
-    before = lives.requested[pile[lives.birth[pile] < seed]].sum()
-    return seed - 1 if 2 * before >= lives.requested[pile].sum() else turn
+    older = lives.birth[pile] < seed
+    most = 2 * older.sum() >= len(pile) or 2 * lives.requested[pile[older]].sum() >= lives.requested[pile].sum()
+    return seed - 1 if most else turn
 
 
 def _order(lives: Lifetimes, pile: NDArray[np.intp]) -> float:
