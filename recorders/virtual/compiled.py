@@ -6,8 +6,8 @@ itself; it still answers `_orig_mod`, which scripts use to unwrap it.
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +52,30 @@ def _compile(session: "Session", modules: "weakref.WeakSet[torch.nn.Module]") ->
     return compile
 
 
+def _disable(session: "Session") -> Callable[..., Any]:
+    def disable(fn: Any = None, *args: Any, **kwargs: Any) -> Any:  # torch's own names
+        """The function as code outside of what is compiled; a module is changed in place."""
+        if fn is None:
+            return partial(disable, *args, **kwargs)
+        if isinstance(fn, type):
+            owner: Any = fn
+            owner.__call__ = disable(owner.__call__)
+            return fn
+        if isinstance(fn, torch.nn.Module):
+            fn.__dict__["_call_impl"] = disable(fn._call_impl)
+            return fn
+
+        @wraps(fn)
+        def run(*operands: Any, **options: Any) -> Any:
+            fusion = session.tracker.fusion
+            with nullcontext() if fusion is None else fusion.outside():
+                return fn(*operands, **options)
+
+        return run
+
+    return disable
+
+
 def _is_inner_function_of_torch(function: object) -> bool:
     """torch compiles a function of its own, as flex_attention does where the script has not."""
     name = getattr(function, "__qualname__", "")
@@ -80,6 +104,7 @@ def install(session: "Session") -> Iterator[None]:
     modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
     with patches() as held:
         held.swap_everywhere([(torch.compile, _compile(session, modules))])
+        held.set(torch.compiler, "disable", _disable(session))
         held.set(torch.nn.Module, "_orig_mod", property(_original))
         jit: Any = torch.jit
         scripted = [getattr(jit, name) for name in ("script", "trace", "freeze")]

@@ -5,10 +5,15 @@ operation that inductor fuses gives its result no memory: the result is *deferre
 would be computed from. It gets memory when something reads it that inductor does not fuse (a matrix product, attention,
 a collective, code outside), when it is computed from more storages than inductor reads in one kernel, or when it
 leaves the compiled code. A deferred tensor that autograd saves is recomputed in backward, from what it is computed
-from, if keeping that costs no more than keeping the tensor, and if no matrix product wants it there: the rules by which
-the min-cut partitioner cuts the whole graph (torch/_functorch/partitioners.py) are applied here tensor by tensor.
+from, if keeping that costs less than twice the tensor, and if no matrix product wants it there: the rules by which the
+min-cut partitioner cuts the whole graph (torch/_functorch/partitioners.py) are applied here tensor by tensor.
+
+A graph ends, and what lives is in memory, where the script reads a value, makes a size of one, or calls what
+torch.compiler.disable keeps out. A backward graph hands all its gradients over at its end: those that are added to the
+gradients of a step before live until then.
 """
 
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,98 +22,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .private import current_graph_task_id, current_node, no_dispatch, raw_is_meta, raw_storage, sequence_number
+from .fused_kinds import NORM, OTHER, REDUCTION, kind_of
+from .private import (
+    after_backward,
+    current_graph_task_id,
+    current_node,
+    no_dispatch,
+    raw_is_meta,
+    raw_storage,
+    sequence_number,
+    storage_use_count,
+)
 from .storages import META, RECORDS, Kind, StorageRecord, is_virtual, tag_storage
 
 if TYPE_CHECKING:
     from .tracker import Tracker
 
 MAX_READS = 4  # torch._inductor.config.realize_reads_threshold
-# fused like the element-wise ones, without their tag: copies, indirect loads, constants, normalisations
-_COPIES = frozenset(
-    (
-        "_to_copy",
-        "clone",
-        "copy_",
-        "cat",
-        "stack",
-        "fill_",
-        "zero_",
-        "zeros",
-        "ones",
-        "full",
-        "arange",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "scalar_tensor",
-        "embedding",
-        "index",
-        "index_select",
-        "gather",
-        "slice_backward",
-        "select_backward",
-        "constant_pad_nd",
-        "flip",
-        "roll",
-        "repeat",
-        "tril",
-        "triu",
-        "native_dropout",
-        "native_dropout_backward",
-        "_softmax",
-        "_log_softmax",
-        "_softmax_backward_data",
-        "_log_softmax_backward_data",
-        "_safe_softmax",
-        "nll_loss_backward",
-    )
-)
-# the first result is element-wise, the others are small reductions
-_NORMS = frozenset(
-    (
-        "native_layer_norm",
-        "native_layer_norm_backward",
-        "_fused_rms_norm",
-        "_fused_rms_norm_backward",
-        "native_group_norm",
-        "native_group_norm_backward",
-        "native_batch_norm",
-        "native_batch_norm_backward",
-        "cudnn_batch_norm",
-        "cudnn_batch_norm_backward",
-    )
-)
-# read through whatever they are fused with; what they return is in memory
-_REDUCTIONS = frozenset(
-    (
-        "sum",
-        "mean",
-        "amax",
-        "amin",
-        "max",
-        "min",
-        "any",
-        "all",
-        "argmax",
-        "argmin",
-        "var",
-        "std",
-        "var_mean",
-        "prod",
-        "norm",
-        "linalg_vector_norm",
-        "_foreach_norm",
-        "logsumexp",
-        "cumsum",
-        "count_nonzero",
-        "nll_loss_forward",
-    )
-)
-ELEMENTWISE, NORM, REDUCTION, OTHER = range(4)
+UNMADE = 2  # partitioners.py get_node_weight: to save what forward would not have in memory counts twice
 
 
 _TO_COPY = torch.ops.aten._to_copy.default
@@ -144,10 +75,15 @@ class Fusion:
         self._tracker = tracker
         self._depth = 0
         self._kinds: dict[Any, int] = {}
+        self._begun = self._born = 0  # nodes and allocations made before this graph
         self._starts: list[int] = []  # of the node numbers that compiled code made, ascending
         self._ends: list[int] = []
         self._kept: dict[int, StorageRecord] = {}  # parameters, and what is saved for a backward to come
         self._saving: list[_Saved] = []  # by the operation that is about to run
+        self._waiting: list[StorageRecord] = []  # deferred in this run of compiled code
+        self._gradients: list[torch.UntypedStorage] = []  # that this backward graph returns together
+        self._accumulates = False  # AccumulateGrad runs, behind a node of that graph
+        self._graph = -1  # whose backward is running: an index into _starts
         self._casts: dict[Any, tuple[StorageRecord | None, tuple[int, ...]]] = {}  # of this run of a compiled function
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +100,8 @@ class Fusion:
 
     @contextmanager
     def _region(self) -> Iterator[None]:
-        start = sequence_number()
+        if not self._depth:
+            self._begin()
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)  # compiled code casts a weight where it is used
         self._depth += 1
@@ -177,10 +114,14 @@ class Fusion:
         finally:
             self._depth -= 1
             self._casts.clear()
+            self._waiting.clear()
             torch.set_autocast_cache_enabled(cached)
             end = sequence_number()
-            if not self._depth and end > start:
-                self._remember(start, end)
+            if not self._depth and end > self._begun:
+                self._remember(self._begun, end)
+
+    def _begin(self) -> None:
+        self._begun, self._born = sequence_number(), self._tracker.device.allocations
 
     def _remember(self, start: int, end: int) -> None:
         if self._ends and start < self._ends[-1]:  # the numbers are a thread's own: another one, or a new start
@@ -188,18 +129,62 @@ class Fusion:
         self._starts.append(start)
         self._ends.append(end)
 
+    def break_graph(self) -> None:
+        """Compiled code ends here and begins anew: what lives is in memory, and backward is two graphs."""
+        for record in self._waiting:
+            if RECORDS.get(record.key) is record:
+                self._fill(record)
+        self._waiting.clear()
+        self._casts.clear()
+        if self._depth and self._begun < (end := sequence_number()):
+            self._remember(self._begun, end)
+        self._begin()
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """What compiled code calls without compiling it."""
+        depth = self._depth
+        if depth:
+            self.break_graph()
+        self._depth = 0
+        try:
+            yield
+        finally:
+            self._depth = depth
+            self._begin()
+
     def active(self) -> bool:
         """Whether the operation that is about to run belongs to compiled code."""
         if self._depth:
+            self._accumulates = False
             return True
-        if not self._starts or current_graph_task_id() == -1:
+        if not self._starts:
             return False
-        node = current_node()
+        node = current_node() if current_graph_task_id() != -1 else None
         if node is None:
+            self._accumulates = False
+            self._leave(-1)
+            return False
+        self._accumulates = self._graph >= 0 and type(node).__name__ == "AccumulateGrad"
+        if self._accumulates:
             return False
         number = node._sequence_nr()
         at = bisect_right(self._starts, number) - 1
-        return at >= 0 and number < self._ends[at]
+        inside = at >= 0 and number < self._ends[at]
+        self._leave(at if inside else -1)
+        return inside
+
+    def _hold(self, values: Any) -> None:
+        """The gradient that is added to one of a step before."""
+        if not self._gradients:
+            after_backward(self._gradients.clear)
+        self._gradients += [raw_storage(each) for each in values if isinstance(each, torch.Tensor)]
+
+    def _leave(self, graph: int) -> None:
+        """A backward graph hands its gradients over when it is through: all of them live until then."""
+        if graph != self._graph:
+            self._gradients.clear()
+            self._graph = graph
 
     def cast_again(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
         """The result of the same cast made before: a compiled graph computes equal nodes once."""
@@ -219,6 +204,8 @@ class Fusion:
             kind = OTHER
         if kind == OTHER:
             self.realize_operands((*args, *kwargs.values()))
+            if self._accumulates:
+                self._hold(args[1:])
         if self._saving:
             self._settle()
         return kind
@@ -249,6 +236,8 @@ class Fusion:
             stack = self._tracker.device.stacks.capture(3)
             record = tag_storage(storage, Kind.CUDA, index)
             record.deferred = Deferred(dict(sources), context.category, context.module, stack)
+            if self._depth:
+                self._waiting.append(record)
         elif record.deferred is not None:  # written in place: computed from more
             record.deferred.sources.update(sources)
             record.deferred.sources.pop(record.key, None)
@@ -256,7 +245,7 @@ class Fusion:
     def _kind(self, func: Any) -> int:
         found = self._kinds.get(func)
         if found is None:
-            found = self._kinds[func] = _kind_of(func)
+            found = self._kinds[func] = kind_of(func)
         return found
 
     def realize_operands(self, values: Any) -> None:
@@ -288,7 +277,7 @@ class Fusion:
         if record is None or record.deferred is None:
             return
         deferred, record.deferred = record.deferred, None
-        if not record.nbytes:
+        if not record.nbytes or _takes_over(record, deferred, self._born if current_graph_task_id() == -1 else 0):
             return
         context = self._tracker.device.context
         before = context.category, context.module, context.stack
@@ -341,7 +330,7 @@ class Fusion:
             assert saved.tensor is not None
             record = RECORDS[raw_storage(saved.tensor)._cdata]
             deferred = record.deferred
-            if deferred is not None and self._cost(deferred) > record.nbytes:
+            if deferred is not None and self._cost(deferred) >= UNMADE * record.nbytes:
                 self._fill(record)
             if record.deferred is None:
                 self._kept[record.key] = record
@@ -369,14 +358,28 @@ class Fusion:
         return made
 
 
-def _kind_of(func: Any) -> int:
-    name = func._schema.name.split("::")[1]
-    if name in _NORMS:
-        return NORM
-    if name in _REDUCTIONS:
-        return REDUCTION
-    fused = torch.Tag.pointwise in func.tags or name in _COPIES or name.startswith("_foreach_")
-    return ELEMENTWISE if fused else OTHER
+def _references(sources: dict[int, Any], key: int) -> int:
+    return sys.getrefcount(sources[key])
+
+
+_ALONE = _references({0: object()}, 0)
+
+
+def _takes_over(record: StorageRecord, deferred: Deferred, born: int) -> bool:
+    """inductor writes onto what a kernel reads for the last time (config.inplace_buffers), but for what was made before
+    the graph; backward may write onto what forward saved (config.donated_buffer).
+    """
+    for key in deferred.sources:
+        source = RECORDS.get(key)
+        if source is None or not source.address or source.born <= born:
+            continue
+        if source.nbytes != record.nbytes or source.index != record.index:
+            continue
+        if _references(deferred.sources, key) == _ALONE and storage_use_count(key) == 1:
+            record.address, record.event, record.born = source.address, source.event, source.born
+            source.address = 0
+            return True
+    return False
 
 
 def _reads_the_host(values: Any) -> bool:

@@ -19,7 +19,6 @@ ROWS_PER_THREAD = 10  # NROWS_PER_THREAD
 MOST_ATOMIC_BLOCKS = 4  # MAX_ATOMIC_ACCUM_BLOCKS_PER_SM
 SMALL_EMBEDDING = 3072  # up to here one kernel accumulates in place
 SMALL_SORT = 4096  # rows up to here are sorted in place
-SORTED_ESTIMATE = cub.SINGLE_TILE_PAIRS  # beyond one tile the size rests on cub's tile policy
 
 
 def index_put(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
@@ -43,7 +42,7 @@ def index_put(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -
     bits = cub.index_bits(max(rows - 1, 0))
     steps += [_index(8 * n, INDEX_PUT) for _ in range(3)]  # sorted, original order, 0..n-1
     temporary = cub.radix_sort_pairs_bytes(n, 8, 8, bits)
-    steps.append(Scratch(bytes=temporary, source=INDEX_PUT, estimated=n > SORTED_ESTIMATE))
+    steps.append(Scratch(bytes=temporary, source=INDEX_PUT))
     assert len(steps) == sorts + 4
     return steps
 

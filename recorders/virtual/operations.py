@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from .fastmeta import Memo
 from .private import COMPOSITE_IMPLICIT, has_kernel_for
 
@@ -9,11 +11,23 @@ from .private import COMPOSITE_IMPLICIT, has_kernel_for
 class OpInfo:
     """What the schema says about one operation, looked up once."""
 
-    __slots__ = ("communicates", "composite", "factory", "inplace", "may_resize", "name", "slow", "view")
+    __slots__ = (
+        "breaks_graph",
+        "communicates",
+        "composite",
+        "factory",
+        "inplace",
+        "may_resize",
+        "name",
+        "slow",
+        "view",
+    )
 
     def __init__(self, func: Any, memo: Memo | None = None) -> None:
         self.name: str = func.name()
         self.communicates = self.name.startswith(("c10d", "_c10d", "fsdp"))
+        # torch.compile's defaults capture neither scalar outputs nor sizes that depend on values
+        self.breaks_graph = torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
         self.view = bool(func.is_view)
         short = func._schema.name.split("::")[1]
         self.inplace = bool(func._schema.is_mutable) and short.endswith("_") and not short.startswith("__")

@@ -28,6 +28,7 @@ functorch_inner: Callable[[torch.Tensor], torch.Tensor] = torch._C._functorch.ge
 current_graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
 current_node: Callable[[], Any] = torch._C._current_autograd_node
 sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+after_backward: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
 
 # reference counts that decide whether the engine may accumulate in place (engine.py)
 storage_use_count: Callable[[int], int] = torch._C._storage_Use_Count

@@ -17,7 +17,8 @@ from ..errors import UnsupportedOperationError
 from .device import GpuTarget, VirtualDevice
 from .engine import TRANSFERS, Engine, transfer
 from .fastmeta import Memo
-from .fusion import OTHER, Fusion
+from .fused_kinds import OTHER
+from .fusion import Fusion
 from .higher_order import run_eagerly
 from .host import as_meta, as_real, wants_virtual
 from .kernel_call import KernelCall
@@ -104,6 +105,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
             info = self._ops[func] = OpInfo(func, self.memo)
             if self.taught is not None and (told := self.taught(func)) is not None:
                 self.handlers[func] = told
+        if info.breaks_graph and self.fusion is not None:
+            self.fusion.break_graph()
         handler = self.handlers.get(func)
         if handler is not None:
             result = handler(self, func, args, kwargs)

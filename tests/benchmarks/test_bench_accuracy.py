@@ -33,6 +33,7 @@ def test_recordings() -> None:
     assert found["matched"] >= 0.999
     assert found["peak"] <= 0.001
     assert found["reserved"] <= 0.01
+    assert found["matched when compiled"] >= 0.9
 
 
 @pytest.mark.usefixtures("shared")

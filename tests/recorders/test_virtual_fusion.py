@@ -1,5 +1,6 @@
 """Compiled code: fused results take no memory, what a product reads in backward is saved, the rest is made again."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -141,3 +142,46 @@ def test_training_steps_leave_nothing_behind(gpu: Session, compiled: bool) -> No
         del loss
         after.append(live())
     assert after[1] == after[2] == after[3]
+
+
+def test_a_read_value_and_a_function_kept_out_end_the_graph(gpu: Session) -> None:
+    outside = torch.compiler.disable(lambda: None)
+    x = values()
+    for end_graph, extra in ((lambda y: y.sum().item(), [4]), (lambda y: outside(), [])):
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            end_graph(y)  # noqa: B023  # called within the round
+            return y + 1
+
+        assert sorted(allocations(gpu, lambda: torch.compile(run)(x))) == [*extra, BYTES, BYTES]
+
+
+def test_what_compiled_code_keeps_out_is_not_fused(gpu: Session) -> None:
+    outside = torch.compiler.disable(lambda y: (y + 1).exp())
+    x = values()
+    assert allocations(gpu, lambda: torch.compile(lambda x: outside(x * 2) * 3)(x)) == [BYTES] * 4
+
+
+def test_the_gradients_of_a_graph_are_added_together(gpu: Session) -> None:
+    """Eagerly each goes as soon as it is added to the one of the step before."""
+    layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(8))).cuda()
+    one = WIDTH * WIDTH * 4
+    peaks = []
+    for model in (copy.deepcopy(layers), torch.compile(layers)):
+        for _ in range(2):
+            loss = model(torch.zeros(1, WIDTH, device="cuda")).sum()
+            torch.cuda.reset_peak_memory_stats()
+            before = live()
+            loss.backward()
+        peaks.append(round((torch.cuda.max_memory_allocated() - before) / one))
+        assert live() <= before
+    assert peaks == [1, 8]
+
+
+def test_a_kernel_writes_onto_what_it_reads_last(gpu: Session) -> None:
+    weight = torch.zeros(WIDTH, WIDTH, device="cuda")
+    run = torch.compile(lambda x: x + x @ weight)
+    run(values())  # the library's workspace
+    x = values()
+    assert allocations(gpu, lambda: run(x)) == [BYTES]

@@ -262,6 +262,7 @@ def test_cub_sizes_seen_in_recordings() -> None:
     assert cub.select_bytes(100) == 767
     assert cub.reduce_bytes(10**6, 108) == 17663
     assert cub.scan_bytes(100) == 1023
+    assert [cub.radix_sort_pairs_bytes(items, 8, 8, 14) for items in (4096, 8192)] == [72191, 138751]
 
 
 def test_every_entry_names_its_source() -> None:
