@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperCommand
 
 from ..api.files import LATEST
-from ..errors import OomdocError, UnreadableInputError
-from .inputs import CONFIG_FILE
+from ..errors import OomdocError
+from .inputs import CONFIG_FILE, read_text
 from .options import JobOptions, RunDirOption, ScriptArguments, with_job_options
 
 if TYPE_CHECKING:
@@ -295,22 +295,13 @@ def _file(name: str | None, config: Path | None) -> "tuple[str, Framework, Path]
         if chosen.NEW_FILE is None:
             raise OomdocError(f"name the file with --config: a {chosen.TITLE} is more than what a plan says")
         path = Path(chosen.NEW_FILE)
-        return (_text(path) if path.exists() else ""), chosen, path
+        return (read_text(path) if path.exists() else ""), chosen, path
     if not config.exists():
         if named is None or named.NEW_FILE is None:
             raise OomdocError(f"there is no file {config}")
         return "", named, config
-    text = _text(config)
+    text = read_text(config)
     return text, named or detect(text, str(config)), config
-
-
-def _text(path: Path) -> str:
-    """As it is, line ends included."""
-    try:
-        return path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise UnreadableInputError(f"cannot read {path}: {reason}. Nothing was changed.") from error
 
 
 def _proven(planned: Planned, path: Path, patch: "Patch") -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import OomdocError
+from .inputs import read_text
 
 if TYPE_CHECKING:
     from ..diagnosers.interface import Diagnosis
@@ -34,14 +35,14 @@ def changed_files(diagnosis: "Diagnosis") -> Mapping[Path, tuple[str, str]]:
     made: dict[Path, list[tuple[int, str]]] = {}
     for place in places:
         for path, line in place.lines:
-            found = change(place.remedy, _text(path), line)
+            found = change(place.remedy, read_text(path), line)
             name = f"{os.path.relpath(path)}:{line}"
             if isinstance(found, str):
                 say(f"{place.code}, {place.remedy} at {name}: {place.title}")
                 made.setdefault(path, []).append((line, place.remedy))
                 break
             say(f"{place.code}, {place.remedy} at {name} is not written: {found.reason}")
-    files = {path: (_text(path), _with_all(_text(path), changes)) for path, changes in made.items()}
+    files = {path: (read_text(path), _with_all(read_text(path), changes)) for path, changes in made.items()}
     if not files:
         raise OomdocError("none of the changes of code could be written; `oomdoc explain` has each in words")
     return files
@@ -74,10 +75,3 @@ def _own(name: str) -> Path | None:
     path = Path(name).resolve()
     mine = path.suffix == ".py" and path.is_file() and path.is_relative_to(Path.cwd().resolve())
     return path if mine and "site-packages" not in path.parts else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OomdocError(f"cannot read {path}: {error}") from error

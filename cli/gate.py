@@ -57,9 +57,12 @@ def gate(
     ] = None,
     update: Annotated[bool, typer.Option("--update", help="Write what was measured as the new baseline.")] = False,
     metric: Annotated[
-        Metric,
-        typer.Option(help="The peak that counts: torch.cuda.max_memory_allocated, max_memory_reserved, or tensors."),
-    ] = Metric.ALLOCATED,
+        Metric | None,
+        typer.Option(
+            help="The peak that counts: torch.cuda.max_memory_allocated, max_memory_reserved, or tensors. "
+            "Default: allocated."
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="Another file than oomdoc.toml here.")
     ] = None,
@@ -84,13 +87,16 @@ def gate(
     from .gating import Asked, run_gate
 
     if target is None:
-        if args or any(each is not None for each in (budget, headroom, growth, apply)):
-            raise OomdocError("limits on the command line are for one script: name it, or write them into oomdoc.toml")
+        if args or job != JobOptions() or any(each is not None for each in (budget, headroom, growth, metric, apply)):
+            raise OomdocError(
+                "limits on the command line are for one script, and so is how it is run: name it, or write them into "
+                "oomdoc.toml"
+            )
         asked = _configured(config, only or [], baseline, workers)
     else:
-        if config is not None or only:
-            raise OomdocError(f"--config and --job are for the jobs of a file, and {target} is none of them")
-        limits = (budget, headroom, growth, metric)
+        if config is not None or only or workers is not None:
+            raise OomdocError(f"--config, --job and --jobs are for the jobs of a file, and {target} is none of them")
+        limits = (budget, headroom, growth, metric or Metric.ALLOCATED)
         asked = Asked(
             jobs=(_one(target, args or [], job, apply, limits, update),), baseline=baseline or _default_baseline()
         )
@@ -153,7 +159,7 @@ def _one(
         capacity=job.capacity,
         nproc_per_node=job.nproc_per_node,
         nnodes=job.nnodes,
-        rank=job.rank or 0,
+        rank=job.rank,
         steps=job.steps,
         alloc_conf=job.alloc_conf,
         cuda_context=job.cuda_context,

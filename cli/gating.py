@@ -120,7 +120,7 @@ def _command(job: "JobSettings") -> Command | None:
         module=job.module,
         nproc_per_node=job.nproc_per_node,
         nnodes=job.nnodes,
-        rank=job.rank or None,  # of 0: also those that differ from it
+        rank=job.rank,
         steps=job.steps,
         alloc_conf=job.alloc_conf,
         cuda_context=job.cuda_context,

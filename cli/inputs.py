@@ -4,17 +4,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import OomdocError, UnreadableInputError
-
-if TYPE_CHECKING:
-    pass
 
 RUN_FILE = "run.json"
 RUN_SCHEMA = "oomdoc.run/1"
 CONFIG_FILE = "oomdoc.yaml"
-# what training scripts call theirs: rank0_memory_snapshot.pickle, mem-rank_3.pkl.gz
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,3 +76,15 @@ def read_command(run_dir: Path) -> Command | None:
         return Command(**content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableInputError(f"{path} does not say how the run was made: {error}") from error
+
+
+def read_text(path: Path) -> str:
+    """A file that is to be changed, as it is, line ends included.
+
+    Raises UnreadableInputError where it cannot be read, or is not text in UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise UnreadableInputError(f"cannot read {path}: {reason}. Nothing was changed.") from error

@@ -224,13 +224,14 @@ def _next(where: str, directory: Path | None, made: "Plan", command: "Command | 
 
 def shell_line(command: "Command") -> str:
     """The `oomdoc run` that makes this run again."""
-    words = ["oomdoc", "run"]
+    one_rank = command.rank if command.virtual and command.world_size > 1 and not command.others else None
+    words = ["oomdoc", "run", *(["--virtual"] if command.virtual else [])]
     pairs: list[tuple[str, object, object]] = [
         ("--gpu", command.gpu, None),
         ("--capacity", command.capacity_bytes, None),
         ("--nproc-per-node", command.nproc_per_node, 1),
         ("--nnodes", command.nnodes, 1),
-        ("--rank", command.rank, 0),
+        ("--rank", one_rank, None),
         ("--steps", command.steps, None),
         ("--alloc-conf", command.alloc_conf, None),
         ("--cuda-context", command.context_bytes, None),

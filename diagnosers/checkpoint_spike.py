@@ -17,7 +17,7 @@ Known limits
     a function of another name that copies tensors is not recognised.
 
 What the remedies change
-    load-to-host: `torch.load(..., map_location="cpu", mmap=True)`, then load_state_dict; the copy on the GPU is gone.
+    map-location: `torch.load(..., map_location="cpu", mmap=True)`, then load_state_dict; the copy on the GPU is gone.
     save-sharded: torch.distributed.checkpoint or SHARDED_STATE_DICT; else rank0_only with offload_to_cpu, and state
     dicts moved to the host tensor by tensor.
 """
@@ -31,7 +31,7 @@ from .text import moment, percent, size
 
 CODE = "OOM027"
 NAME = "checkpoint-spike"
-REMEDIES = ("load-to-host", "save-sharded")
+REMEDIES = ("map-location", "save-sharded")
 DECISIVE = True
 _HELD = (Category.PARAMETER, Category.BUFFER, Category.OPTIMIZER_STATE, Category.GRADIENT)
 

@@ -15,9 +15,9 @@ Known limits
     Buffers inside NCCL are outside the allocator (OOM013).
 
 What the remedies change
-    wrap-blocks: `fully_shard` (or the auto-wrap policy) on every block before the whole model, so that one block is
+    wrapping-policy: `fully_shard` (or the auto-wrap policy) on every block before the whole model, so that one block is
     gathered at a time; reshard_after_forward=True.
-    limit-prefetch: limit_all_gathers=True (FSDP1), no forward_prefetch; gradient_as_bucket_view for DDP.
+    limit-all-gathers: limit_all_gathers=True (FSDP1), no forward_prefetch; gradient_as_bucket_view for DDP.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from .text import count, moment, percent, size
 
 CODE = "OOM018"
 NAME = "communication-buffers"
-REMEDIES = ("fsdp", "wrap-blocks", "limit-prefetch")
+REMEDIES = ("fsdp", "wrapping-policy", "limit-all-gathers")
 # Of the whole model, in one gathered buffer.
 ONE_UNIT = 0.8
 

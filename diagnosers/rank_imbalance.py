@@ -48,10 +48,14 @@ def compare_ranks(devices: Sequence[DeviceProfile], thresholds: Mapping[str, flo
     failed = any(device.oom for device in devices)
     if more < thresholds["min_share"] * _needs(fullest) or more < thresholds["min_bytes"]:
         return None
-    category = max(fullest.categories, key=lambda each: fullest.bytes_of(each) - median.bytes_of(each))
+    category = max(
+        fullest.categories, key=lambda each: fullest.bytes_of(each) - median.bytes_of(each), default=Category.UNKNOWN
+    )
     held = held_by_line(fullest, (b for b in fullest.live if b.category is category))
     rows = [f"rank {d.rank}: {size(_needs(d))}{_most(d)}" for d in ordered[::-1][:MOST_RANKS]]
     part = more / _needs(fullest)
+    share = fullest.categories.get(category)
+    told = share is not None and share.confidence is not Confidence.UNKNOWN
     large = part >= thresholds["error_share"]
     if failed:
         severe = Severity.ERROR if large else Severity.WARNING
@@ -67,9 +71,7 @@ def compare_ranks(devices: Sequence[DeviceProfile], thresholds: Mapping[str, flo
         device=fullest.device,
         bytes=more,
         share_of_peak=round(part, 4),
-        confidence=fullest.categories[category].confidence
-        if fullest.categories[category].confidence is not Confidence.UNKNOWN
-        else Confidence.INFERRED,
+        confidence=share.confidence if share is not None and told else Confidence.INFERRED,
         evidence=tuple(rows),
         locations=locations(held),
         remedies=REMEDIES,

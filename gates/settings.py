@@ -68,7 +68,7 @@ class JobSettings:
     capacity: str | None = None
     nproc_per_node: int = 1
     nnodes: int = 1
-    rank: int = 0
+    rank: int | None = None  # None: rank 0 and those that differ from it
     steps: int | None = None
     alloc_conf: str | None = None
     cuda_context: str | None = None
@@ -180,7 +180,7 @@ def _jobs(name: str, content: object, defaults: Mapping[str, Any], file: str) ->
             capacity=_text(merged, "capacity", where),
             nproc_per_node=nproc or 1,
             nnodes=nnodes or 1,
-            rank=_number(merged, "rank", where, least=0) or 0,
+            rank=_number(merged, "rank", where, least=0),
             steps=_number(merged, "steps", where, least=1),
             alloc_conf=_text(merged, "alloc-conf", where),
             cuda_context=_text(merged, "cuda-context", where),

@@ -1,10 +1,9 @@
 """A real GPU as the recorder of a rank: PyTorch's own memory history, with the hooks' steps, modules and roles."""
 
-import gc
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ from . import nvml
 from .accelerator import Accelerator, Counted, StackKind, accelerator
 from .batches import Batches
 from .facts import describe
-from .hooks import Hooks
+from .hooks import Hooks, living
 from .placing import Ambiguous, modules_of, place
 from .recorder import Taken
 from .role_log import DeviceLog, RoleLog
@@ -78,7 +77,7 @@ class CudaRecorder:
 
     def _take(self, argv: Sequence[str]) -> Taken:
         self.log.tell_again()
-        self.hooks.mark_everything(_modules())
+        self.hooks.mark_everything(living(torch.nn.Module))
         self.log.settle()
         facts = self._facts()
         raw, counted = self._read()
@@ -184,13 +183,16 @@ class CudaRecorder:
 
     def _card(self, found: Snapshot) -> tuple[int | None, int | None, str | None]:
         """Of the fullest device: its bytes, those outside the allocator, its name."""
-        used = [each.device for each in found.devices]
-        if not used:
+        device = self._fullest([each.device for each in found.devices])
+        if device is None:
             return None, None, None
-        device = max(used, key=lambda each: self.device.allocated(each)[1])
         free, total = self.device.free_and_total(device)
         outside = max(0, total - free - self.device.allocated(device)[2])
         return total, outside if self.outside_at_oom is None else self.outside_at_oom, self.device.identity(device)[0]
+
+    def _fullest(self, devices: Iterable[int]) -> int | None:
+        """The one with the most reserved; None before the first is used."""
+        return max(devices, key=lambda each: self.device.allocated(each)[2], default=None)
 
     def out_of_memory_at_end(self) -> bool:
         """No step was completed after the last failure."""
@@ -208,10 +210,9 @@ class CudaRecorder:
 
     def room(self) -> tuple[int, int, int] | None:
         """(reserved, free on the card, total of the card) of the fullest device; None before the first use."""
-        devices = self.device.devices()
-        if not devices:
+        device = self._fullest(self.device.devices())
+        if device is None:
             return None
-        device = max(devices, key=lambda each: self.device.allocated(each)[2])
         free, total = self.device.free_and_total(device)
         return self.device.allocated(device)[2], free, total
 
@@ -238,10 +239,6 @@ def _with_frames(raw: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for segment in raw.get("segments") or ():
         yield segment
         yield from segment.get("blocks") or ()
-
-
-def _modules() -> list[torch.nn.Module]:
-    return [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
 
 
 def _labels(raw: Mapping[str, Any], device: DeviceSnapshot) -> list[object]:

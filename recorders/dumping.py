@@ -28,8 +28,6 @@ class Dumper:
         self.recorder = recorder
         self.rank = rank
         self.facts = facts
-        self.written: Snapshot | None = None  # the last one that is on disk
-        self.problem: str | None = None
         self._last_oom = -OOM_PAUSE_SECONDS
         self._at_work = False
 
@@ -60,14 +58,10 @@ class Dumper:
                 return snapshot
             writer.dump_dict(raw_of(replace(taken, snapshot=snapshot)), path)
         except OSError as error:
-            self.problem = f"{path} was not written: {error.strerror or error}{stands(path)}"
-            say(self.problem)
+            say(f"{path} was not written: {error.strerror or error}{stands(path)}")
             return None
         finally:
             self._at_work = False
-        self.problem = None
-        if name is None:
-            self.written = snapshot
         upload(self.spec.upload, path)
         return snapshot
 

@@ -5,7 +5,7 @@ Read from the interpreter's own garbage collector, once, when a recording ends. 
 
 import gc
 import sys
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import CellType, FrameType, FunctionType, TracebackType
@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from .hooks import tensors_in
+from .hooks import is_made, tensors_in
 
 MOST = 8  # holders that are named
 MIN_BYTES = 1 << 16  # below it a tensor without a graph is no reason for anything
 MAX_NODES = 20_000  # of a graph that is counted
 MAX_DEPTH = 4  # containers in containers
 _HERE = str(Path(__file__).parent)
+_ROWS = (list, tuple, set, frozenset, deque)
 
 
 def holders() -> list[dict[str, Any]]:
@@ -27,6 +28,13 @@ def holders() -> list[dict[str, Any]]:
 
     `graph_nodes`: of the largest autograd graph that one of these tensors keeps (counted to 20,000), 0 without any.
     """
+    try:
+        return _holders()
+    except Exception:  # the objects are the user's: what looking at one raises must not cost the recording
+        return []
+
+
+def _holders() -> list[dict[str, Any]]:
     everything = gc.get_objects()
     tensors = _unowned(everything)
     if not tensors:
@@ -67,6 +75,8 @@ def _unowned(everything: Iterable[Any]) -> list[torch.Tensor]:
     found = []
     for each in everything:
         kind = type(each)
+        if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer)) and not is_made(each):
+            continue
         if issubclass(kind, torch.nn.Module):
             for tensor in (*each.parameters(recurse=False), *each.buffers(recurse=False)):
                 owned |= {id(tensor), id(getattr(tensor, "grad", None)) if tensor.is_leaf else 0}
@@ -117,13 +127,13 @@ def _values(container: Any) -> Iterable[Any]:
         return list(container.values())
     if isinstance(container, CellType):
         return [container.cell_contents]
-    if isinstance(container, (list, tuple, set, frozenset)) or type(container).__name__ == "deque":
+    if isinstance(container, _ROWS):
         return list(container)
     return list(getattr(container, "__dict__", {}).values())
 
 
 def _name_of(container: Any, held: list[torch.Tensor], ignored: set[int]) -> str | None:
-    if isinstance(container, (list, tuple, set, frozenset)) or type(container).__name__ == "deque":
+    if isinstance(container, _ROWS):
         where = _where(container, ignored, MAX_DEPTH)
         return f"{type(container).__name__} {where}" if where else None
     return _entry(container, max(held, key=_bytes), ignored, MAX_DEPTH)
@@ -149,7 +159,7 @@ def _entry(container: Any, value: Any, ignored: set[int], depth: int) -> str | N
         return _of_cell(container, ignored)
     if isinstance(container, Mapping):
         return _of_mapping(container, value, ignored, depth)
-    if isinstance(container, (list, tuple)):
+    if isinstance(container, (list, tuple, deque)):
         where = _where(container, ignored | {id(container)}, depth - 1)
         return f"in {type(container).__name__} {where}" if where else None
     names = [name for name, held in getattr(container, "__dict__", {}).items() if held is value]

@@ -15,7 +15,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch.nn.modules import module as _module
@@ -29,6 +29,8 @@ PARAMETER, BUFFER, GRADIENT, STATE, INPUT = (
     CATEGORIES.index(each.value)
     for each in (Category.PARAMETER, Category.BUFFER, Category.GRADIENT, Category.OPTIMIZER_STATE, Category.INPUT)
 )
+
+Kind = TypeVar("Kind", torch.nn.Module, torch.optim.Optimizer)
 
 
 class Sink(Protocol):
@@ -257,8 +259,7 @@ class Hooks:
         """Whether one of torch's optimizers holds a parameter of a module that ran."""
         roots = [root() for root in self.roots]
         known = {id(parameter) for root in roots if root is not None for parameter in root.parameters()}
-        optimizers = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
-        groups = [group for each in optimizers for group in each.param_groups]
+        groups = [group for each in living(torch.optim.Optimizer) for group in each.param_groups]
         return any(id(parameter) in known for group in groups for parameter in group["params"])
 
     def _moved(self, phase: str) -> None:
@@ -335,6 +336,16 @@ class Hooks:
             return
         for inner in plain_tensors(tensor):
             self.sink.mark(inner, category)
+
+
+def living(kind: type[Kind]) -> list[Kind]:
+    """The modules or optimizers that exist, without those that are half made."""
+    return [each for each in gc.get_objects() if issubclass(type(each), kind) and is_made(each)]
+
+
+def is_made(each: "torch.nn.Module | torch.optim.Optimizer") -> bool:
+    """torch's own `__init__` has run: before it, nothing of it can be asked."""
+    return "_parameters" in vars(each) or "param_groups" in vars(each)
 
 
 def local_bytes(tensor: torch.Tensor | None) -> int:

@@ -22,10 +22,6 @@ class Limit:
     what: str  # the file, for a message
 
 
-def rss_bytes(pid: int | str = "self") -> int | None:
-    return _status(pid, "VmRSS")
-
-
 def peak_rss_bytes(pid: int | str = "self") -> int | None:
     return _status(pid, "VmHWM")
 

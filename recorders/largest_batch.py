@@ -25,6 +25,7 @@ class LargestBatch:
 
     def __init__(self) -> None:
         self._loaders: dict[int, dict[str, object]] = {}
+        self._chosen: dict[int, list[int] | None] = {}  # samples of the largest batch, once per loader
         self._keep: list[object] = []  # the ids stay theirs
 
     def facts(self) -> dict[str, object]:
@@ -43,24 +44,30 @@ class LargestBatch:
 
     def _of(self, loader: DataLoader[Any]) -> Any:
         """The largest batch, None where it cannot be told or is like any other."""
-        known: dict[str, object] = {}
-        self._loaders[id(loader)] = known
-        self._keep.append(loader)
+        with _unchanged_randomness():
+            try:
+                if id(loader) not in self._chosen:
+                    self._keep.append(loader)
+                    self._chosen[id(loader)] = self._choose(loader)
+                indices = self._chosen[id(loader)]
+                return None if indices is None else _fetch(loader, indices)
+            except Exception as error:  # the data set is the user's: what it raises is not ours to judge
+                self._chosen[id(loader)] = None
+                reason = f"reading the data set ahead failed: {type(error).__name__}: {error}"
+                self._loaders[id(loader)]["reason"] = reason
+                return None
+
+    def _choose(self, loader: DataLoader[Any]) -> list[int] | None:
+        """Indices of the samples of its largest batch."""
+        known = self._loaders[id(loader)] = {}
         sampler = loader.batch_sampler
         samples = _length(loader.dataset)
         if sampler is None or samples is None:
             known["reason"] = "the data set is iterable: its samples come in its own order"
             return None
-        with _unchanged_randomness():
-            try:
-                sizes = _sizes(loader.dataset, samples)
-                known.update({"samples": samples, "read": len(sizes), "uniform": len(set(sizes.values())) < 2})
-                if known["uniform"]:
-                    return None
-                return _fetch(loader, _largest(sampler, sizes))
-            except Exception as error:  # the data set is the user's: what it raises is not ours to judge
-                known["reason"] = f"reading the data set ahead failed: {type(error).__name__}: {error}"
-                return None
+        sizes = _sizes(loader.dataset, samples)
+        known.update({"samples": samples, "read": len(sizes), "uniform": len(set(sizes.values())) < 2})
+        return None if known["uniform"] else _largest(sampler, sizes)
 
 
 class _Alternating:

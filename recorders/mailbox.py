@@ -17,7 +17,6 @@ FOLDER = "mail"
 PEER = "peer"  # key of what the launcher is told: the rank to run as well
 PATIENCE_SECONDS = 600.0
 _POLL_SECONDS = 0.005
-Say = Callable[[dict[str, int]], None]
 
 
 def ended(folder: Path, rank: int) -> Path:

@@ -273,6 +273,6 @@ _MOVES = frozenset({"to", "cuda"})
 CHANGES: dict[str, Callable[[_File, int], str]] = {
     "detach-retained-graph": _detach,
     "no-grad-evaluation": _no_grad,
-    "load-to-host": _load_to_host,
+    "map-location": _load_to_host,
     "move-when-used": _move_when_used,
 }

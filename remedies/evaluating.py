@@ -36,7 +36,8 @@ MARGINS = {
 UNTRIED = frozenset({
     "hsdp", "zero-1", "zero-2", "tensor-parallel", "context-parallel", "pipeline-parallel", "parameter-offload",
     "nvme-offload", "eight-bit-optimizer", "length-bucketing", "wrapping-policy", "limit-all-gathers",
-    "gradient-as-bucket-view", "lora", "qlora",
+    "gradient-as-bucket-view", "lora", "qlora", "chunked-loss", "fused-optimizer", "detach-retained-graph",
+    "allocator-settings",
 })  # fmt: skip
 MARGIN_OTHER = 0.02
 MARGIN_INFERRED = 0.02  # more, where modules are read from frames

@@ -26,14 +26,14 @@ from .whatif_timeline import BACKWARD, Mask
 
 NAME = "flash-attention"
 NUMERICS = Numerics.EQUIVALENT
-LEAST_SHARE = 0.05  # of the peak
+LEAST_SHARE = 0.005  # of the peak, that the scores of one layer take
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     rows, largest = _scores(case)
     if not rows.any():
         return NotApplicable(NAME, "no softmax inside the model saves scores")
-    if int(case.timeline.size[rows].max()) < LEAST_SHARE / 10 * case.timeline.peak().bytes:
+    if int(case.timeline.size[rows].max()) < LEAST_SHARE * case.timeline.peak().bytes:
         return NotApplicable(NAME, f"the scores of a layer take only {size(largest)}")
     return (Setting(name=NAME),)
 

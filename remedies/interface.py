@@ -100,6 +100,12 @@ class Candidate:
     def name(self) -> str:
         return " + ".join(setting.name for setting in self.estimate.settings)
 
+    @property
+    def is_over(self) -> bool:
+        """Seen not to fit, else predicted not to."""
+        seen = self.verified
+        return self.fits is False if seen is None or seen.error is not None else not seen.fits
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:

@@ -58,7 +58,7 @@ def plan(
     candidates = sorted((Candidate(estimate=e.estimate, fits=e.fits) for e in evaluated), key=_order)
     candidates = _verified(_shortened(_without_idle(candidates), keep), verify, verify_at_most)
     candidates = front(sorted(candidates, key=_order))
-    over = bool(candidates) and all(_is_over(each) for each in candidates)
+    over = bool(candidates) and all(each.is_over for each in candidates)
     return Plan(
         candidates=tuple(candidates),
         not_applicable=tuple(refused),
@@ -116,12 +116,6 @@ def _singles(case: Case, names: Sequence[str]) -> tuple[list[Setting], list[NotA
 def _keeps_numerics(setting: Setting) -> bool:
     """Combinations are not made of what is not allowed alone."""
     return REMEDIES[setting.name].NUMERICS is Numerics.IDENTICAL
-
-
-def _is_over(candidate: Candidate) -> bool:
-    """Seen not to fit, else predicted not to."""
-    seen = candidate.verified
-    return candidate.fits is False if seen is None or seen.error is not None else not seen.fits
 
 
 def _allowed(estimate: Estimate, limits: Constraints) -> bool:

@@ -15,18 +15,12 @@ def heading(plan: Plan, *, out_of_memory: bool) -> str:
 
 def listed(plan: Plan) -> tuple[Candidate, ...]:
     """Without those that do not fit; where none does, all, the closest first."""
-    able = tuple(each for each in plan.candidates if not does_not_fit(each))
+    able = tuple(each for each in plan.candidates if not each.is_over)
     return able or tuple(sorted(plan.candidates, key=_peak))
 
 
 def all_over(plan: Plan) -> bool:
-    return bool(plan.candidates) and all(map(does_not_fit, plan.candidates))
-
-
-def does_not_fit(candidate: Candidate) -> bool:
-    """Seen not to fit, else predicted not to."""
-    seen = candidate.verified
-    return candidate.fits is False if seen is None or seen.error is not None else not seen.fits
+    return bool(plan.candidates) and all(each.is_over for each in plan.candidates)
 
 
 def _peak(candidate: Candidate) -> int:

@@ -88,12 +88,17 @@ def memory_efficient_attention(
     **kwargs: Any,
 ) -> torch.Tensor:
     """xformers.ops.memory_efficient_attention: 3 dimensions are one head, 5 have groups of heads."""
+    shape = query.shape
+    shared = query.dim() == 5 and key.stride(3) == value.stride(3) == 0  # one head of keys and values for a group
+    if query.dim() == 5:
+        query = query.flatten(2, 3)
+        key, value = (each[:, :, :, 0] if shared else each.flatten(2, 3) for each in (key, value))
     heads = query.dim() == 4
     q, k, v = (each.transpose(1, 2) if heads else each.unsqueeze(1) for each in (query, key, value))
     causal = isinstance(attn_bias, LowerTriangularMask) or attn_bias is LowerTriangularMask
     mask = attn_bias if isinstance(attn_bias, torch.Tensor) else None
-    out = scaled_dot_product_attention(q, k, v, mask, p, causal, scale=scale)
-    return out.transpose(1, 2) if heads else out.squeeze(1)
+    out = scaled_dot_product_attention(q, k, v, mask, p, causal, scale=scale, enable_gqa=shared)
+    return (out.transpose(1, 2) if heads else out.squeeze(1)).reshape(*shape[:-1], value.shape[-1])
 
 
 def xformers_names() -> Mapping[str, object]:

@@ -4,10 +4,10 @@ Bytes of tensors, counted once per storage; a host tensor whose values are virtu
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 
+from ..hooks import plain_tensors, tensors_in
 from .hostside import pinned_storages
 from .private import raw_storage
 from .storages import device_of
@@ -20,26 +20,20 @@ def held_on_host(modules: Sequence[torch.nn.Module], optimizers: Sequence[torch.
         each
         for module in modules
         for tensor in (*module.parameters(), *module.buffers())
-        for each in (tensor, tensor.grad)
+        for each in (tensor, tensor.grad if tensor.is_leaf else None)
+        if each is not None
     )
     return {
         "parameter": _bytes(own, seen),
-        "optimizer_state": _bytes(
-            (each for optimizer in optimizers for state in optimizer.state.values() for each in _values(state)), seen
-        ),
+        "optimizer_state": _bytes((each for optimizer in optimizers for each in tensors_in(optimizer.state)), seen),
         "pinned": sum(storage.nbytes() for storage in pinned_storages()),
     }
 
 
-def _values(state: Any) -> Iterable[Any]:
-    return state.values() if isinstance(state, dict) else ()
-
-
-def _bytes(tensors: Iterable[Any], seen: set[int]) -> int:
+def _bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
     total = 0
-    for tensor in tensors:
-        local: Any = getattr(tensor, "_local_tensor", tensor)
-        if not isinstance(local, torch.Tensor) or local.layout is not torch.strided or device_of(local).type != "cpu":
+    for local in (plain for tensor in tensors for plain in plain_tensors(tensor)):
+        if local.layout is not torch.strided or device_of(local).type != "cpu":
             continue
         storage = raw_storage(local)
         if storage._cdata not in seen:

@@ -21,10 +21,9 @@ from ...snapshots.model import (
     Stacks,
     Trace,
 )
+from ...snapshots.recording import SCHEMA
 from ..categories import COMMUNICATION, WEAKER_THAN_COMMUNICATION, asked_by_collective
 from .device import EventLog, VirtualDevice
-
-SCHEMA = "oomdoc.recording/1"
 
 
 def build(

@@ -3,13 +3,11 @@
 The category of an allocation is the strongest role that any tensor on it ever had.
 """
 
-import gc
-
 import torch
 
 from ...snapshots.model import Mark
 from ..categories import ACTIVATION, RANK, TEMPORARY
-from ..hooks import BACKWARD, FORWARD, OPTIMIZER, Hooks
+from ..hooks import BACKWARD, FORWARD, OPTIMIZER, Hooks, living
 from .device import VirtualDevice
 from .private import raw_is_meta
 from .storages import RECORDS, Kind, storage_key
@@ -62,5 +60,4 @@ class Roles:
     def finish(self) -> None:
         """Before a dump: roles of everything alive, also of models that were never called (a search of the heap)."""
         if self.hooks is not None:
-            modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
-            self.hooks.mark_everything(modules)
+            self.hooks.mark_everything(living(torch.nn.Module))

@@ -28,7 +28,6 @@ import torch
 from ...errors import OomdocError
 from ..errors import MissingExtensionError
 from .kernel_call import KernelCall
-from .patching import patches
 from .scratch import Scratch
 from .unsupported import unsupported
 
@@ -168,13 +167,12 @@ def install(session: "Session") -> Iterator[None]:
     session.tracker.taught = handlers.find if handlers else None
     finder = _Finder(session, functions)
     hidden = {name: sys.modules.pop(name) for name in functions if name in sys.modules}
-    with patches():
-        sys.meta_path.insert(0, finder)
-        try:
-            yield
-        finally:
-            sys.meta_path.remove(finder)
-            session.tracker.taught = None
-            for name in functions:
-                sys.modules.pop(name, None)
-            sys.modules.update(hidden)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        session.tracker.taught = None
+        for name in functions:
+            sys.modules.pop(name, None)
+        sys.modules.update(hidden)

@@ -201,12 +201,12 @@ def cut_batch(draft: Draft, setting: Setting) -> bool:
 
 
 def whole(draft: Draft, key: str, default: int | None) -> int:
-    """The whole number at a key. Raises OomdocError for anything else."""
+    """The whole number at a key, 1 or more. Raises OomdocError for anything else."""
     value = draft.get(key)
     value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         where = "is not in the file" if value is None else f"is {value!r}"
-        raise OomdocError(f"{key} {where}: give it as a number, so that the effective batch can be kept.")
+        raise OomdocError(f"{key} {where}: give it as a number from 1 on, so that the effective batch can be kept.")
     return value
 
 

@@ -22,7 +22,6 @@ from .sources import source_line
 from .tree import Names, Node, tree_of
 
 LEAST_SHARE = 0.05  # of what a forward saves, for a repeated call to be one of the model's blocks
-TYPE_DOUBT = "that the parameters are float32 is read from the sizes: none needs a type of 2 bytes"
 _STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
 _OPTIMIZERS = {
     "adam.py": "Adam", "adamw.py": "AdamW", "sgd.py": "SGD", "adagrad.py": "Adagrad", "rmsprop.py": "RMSprop",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...diagnosers.attribution.whole_trace import ORDER, history
+from ...diagnosers.attribution.whole_trace import ORDER, History, history
 from ...diagnosers.call_sites import Lines
 from ...diagnosers.interface import DeviceProfile
 from ...snapshots.model import Action, DeviceSnapshot
@@ -49,22 +49,22 @@ def _meta(pid: int, tid: int, what: str, name: str) -> Event:
 def _device(pid: int, profile: DeviceProfile) -> tuple[list[Event], bool]:
     clock, recorded = microseconds(profile.device_snapshot.trace)
     at = [int(each) for each in clock]
+    past = history(profile)
     timed = [
-        *_counters(pid, profile, at),
+        *_counters(pid, profile, past, at),
         *_steps(pid, profile, at),
         *_driver(pid, profile.device_snapshot, at),
         *_failures(pid, profile.device_snapshot, at),
-        *_blocks(pid, profile, at),
+        *_blocks(pid, profile, past, at),
     ]
     return sorted(timed, key=lambda event: int(event["ts"])), recorded
 
 
-def _counters(pid: int, profile: DeviceProfile, at: list[int]) -> Iterator[Event]:
+def _counters(pid: int, profile: DeviceProfile, past: History, at: list[int]) -> Iterator[Event]:
     """A counter for each category, and the allocator's; only where a value changes."""
     device = profile.device_snapshot
     live, reserved = live_bytes(device), reserved_bytes(device)
     drawn = moments(live, reserved, [step.event for step in profile.steps], BUCKETS)
-    past = history(profile)
     lives = past.lives
     columns = stacked(drawn, lives.birth, lives.death, lives.requested, past.category, len(ORDER))
     used = [code for code in range(len(ORDER)) if columns[code].any()]
@@ -120,9 +120,9 @@ def _failures(pid: int, device: DeviceSnapshot, at: list[int]) -> Iterator[Event
         }  # fmt: skip
 
 
-def _blocks(pid: int, profile: DeviceProfile, at: list[int]) -> Iterator[Event]:
+def _blocks(pid: int, profile: DeviceProfile, past: History, at: list[int]) -> Iterator[Event]:
     """Each block as a slice over its life, named for what it is and where it was made."""
-    past, lines = history(profile), Lines(profile.snapshot)
+    lines = Lines(profile.snapshot)
     lives = past.lives
     rows = np.argsort(-lives.requested, kind="stable")[:MOST_BLOCKS]
     for row in rows.tolist():

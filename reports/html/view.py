@@ -16,7 +16,7 @@ from ..gate_text import failed_checks, sentence
 from ..headline import assumed_heading, facts, headline, memory_heading, replay_heading
 from ..json import inconclusive
 from ..model import DeviceReplay, Report
-from ..shortlist import does_not_fit, heading, listed, verified
+from ..shortlist import heading, listed, verified
 from ..text import band, category_title, change, device_title, factor, maybe_size, percent, place, site_place, size
 
 DRAWN_DEVICES = 8  # with charts and tables of their own; of more, the rest stand in the table of all
@@ -231,7 +231,7 @@ def _in_two(text: str) -> tuple[str, str]:
 
 
 def _tone(candidate: Candidate) -> str:
-    if does_not_fit(candidate):
+    if candidate.is_over:
         return "bad"
     seen = candidate.verified
     able = candidate.fits if seen is None or seen.error is not None else seen.fits

@@ -110,6 +110,28 @@ def test_a_doubled_size_is_named(oomdoc: Run, project: Path) -> None:
         assert gate["remedy"] is None or gate["remedy"]["predicted_peak_bytes"]["high"] <= gate["baseline_bytes"] * 1.01
 
 
+def test_the_remedy_brings_the_peak_below_the_budget(oomdoc: Run, project: Path) -> None:
+    red = oomdoc("gate", "--budget", "92MiB", "--gpu", "t4", "--format", "json", "train.py")
+    assert red.returncode == 1
+    gate = json.loads(red.stdout)["gate"]
+    assert gate["remedy"]["predicted_peak_bytes"]["high"] <= 92 * MIB < gate["peak_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--gpu", "t4"), "are for one script"),
+        (("--metric", "reserved"), "are for one script"),
+        (("--steps", "1"), "are for one script"),
+        (("--jobs", "2", "--budget", "1GiB", "train.py"), "for the jobs of a file"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(oomdoc: Run, project: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = oomdoc("gate", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
 def test_every_format_of_an_exceeded_gate(oomdoc: Run, project: Path) -> None:
     """Annotations as GitHub parses them, code quality, JUnit: all point at a line of the repository."""
     config = CONFIG.replace('growth = "1%"', 'budget = "40MiB"').replace(', "a100-40gb"]', "]")

@@ -28,19 +28,16 @@ def test_a_certain_cause_is_an_error_and_a_fitting_job_is_not(kit: SimpleNamespa
 
 
 def test_allocator_settings_are_not_advised_where_they_are_on(kit: SimpleNamespace) -> None:
-    config = AllocatorConfig(expandable_segments=True)
-    job = kit.Job(capacity=400 * UNIT, config=config)
-    keep = [job.alloc(30 * UNIT, kit.script(60)) for _ in range(12)]
-    job.free(keep[::2], kit.script(61))
-    with contextlib.suppress(OutOfMemory):
-        job.alloc(200 * UNIT, kit.script(50))
-    found = [f for f in findings(job.snapshot()).findings if f.code == "OOM005"]
-    assert all("allocator-settings" not in f.remedies for f in found)
+    advised = []
+    for config in (AllocatorConfig(), AllocatorConfig(expandable_segments=True)):
+        found = findings(_holes(kit, 30 * UNIT, config)).findings
+        advised.append(any("allocator-settings" in each.remedies for each in found))
+    assert advised == [True, False]
 
 
-def _holes(kit: Kit, request: int) -> Snapshot:
+def _holes(kit: Kit, request: int, config: AllocatorConfig | None = None) -> Snapshot:
     """A tenth of what is reserved is holes, with which the request that fails would have fitted."""
-    job = kit.Job(capacity=400 * UNIT)
+    job = kit.Job(capacity=400 * UNIT, config=config)
     job.alloc(300 * UNIT, kit.MOVE)
     big = job.alloc(80 * UNIT, kit.script(50))
     job.free(big, kit.script(51))

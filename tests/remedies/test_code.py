@@ -55,7 +55,7 @@ def _line(text: str) -> int:
             ("for x in validation:\n    y = ", "with th.no_grad():\n    for x in validation:\n        y = ")
         ]),
         ("no-grad-evaluation", "return [m(x)", [("def evaluate", "@th.no_grad()\ndef evaluate")]),
-        ("load-to-host", "th.load", [('th.load("a.pt")', 'th.load("a.pt", map_location="cpu")')]),
+        ("map-location", "th.load", [('th.load("a.pt")', 'th.load("a.pt", map_location="cpu")')]),
         ("move-when-used", "teacher = Teacher", [
             ('Teacher().to("cuda", non_blocking=True)', "Teacher()"),
             ("\n\n\ny = teacher(x)", '\nteacher = teacher.to("cuda", non_blocking=True)\n\n\ny = teacher(x)'),
@@ -86,11 +86,11 @@ def test_the_change_is_made_where_it_belongs(remedy: str, at: str, edits: list[t
         ("detach-retained-graph", "a = f()\ntotal += a\ntotal.backward()\n", 1, "no statement"),
         ("no-grad-evaluation", "y = model(x)\n", 1, "does not import torch"),
         ("no-grad-evaluation", "import torch\nclass M:\n    def forward(self, x):\n        return x\n", 4, "forward"),
-        ("load-to-host", "import torch\ns = torch.load(p, map_location=d)\n", 2, "given already"),
+        ("map-location", "import torch\ns = torch.load(p, map_location=d)\n", 2, "given already"),
         ("move-when-used", "m = Net().cuda()\nm(x)\n", 1, "used at once"),
         ("move-when-used", "x = 1\n", 1, "no statement there moves"),
         ("smaller-batch", "x = 1\n", 1, "no change of code"),
-        ("load-to-host", "x = (\n", 1, "not Python"),
+        ("map-location", "x = (\n", 1, "not Python"),
     ],
 )
 def test_what_cannot_be_written_says_why(remedy: str, text: str, line: int, reason: str) -> None:

@@ -26,6 +26,10 @@ assert taken == 2 * B * T * H * D + 4 * B * H * T + 2 * 512, taken  # the output
 assert out.shape == q.shape
 out.sum().backward()
 xops.memory_efficient_attention(q, k, v, attn_bias=xops.LowerTriangularMask()).sum().backward()
+grouped = q.detach().view(B, T, 2, H // 2, D)
+shared = k.detach()[:, :, :2, None].expand(B, T, 2, H // 2, D)
+assert xops.memory_efficient_attention(grouped, shared, shared).shape == grouped.shape
+assert xops.memory_efficient_attention(grouped, grouped, grouped).shape == grouped.shape
 packed = torch.randn(100, H, D, device="cuda", dtype=torch.float16, requires_grad=True)
 starts = torch.tensor([0, 60, 100], device="cuda", dtype=torch.int32)
 flash_attn_varlen_func(packed, packed, packed, starts, starts, 60, 60).sum().backward()
