@@ -5,6 +5,7 @@ device, waits, and allocates what it found. Here a known mask (see `values`) is 
 so that the simulated peak is not below the real one. The allocation is marked as an estimate.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -74,6 +75,10 @@ class Sizes:
         indexed = partial(_aten.index.Tensor, x.expand(shape), [mask.expand(shape)])
         return tracker.reentered(indexed, (), {})
 
+    def masked_scatter_backward(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
+        """The selected gradients, filled up to as many as `sizes` hold."""
+        return tracker.reentered(_scattered, args, kwargs) if is_virtual(args[0]) else NotImplemented
+
     def index(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
         """Masks become index columns first (expandTensors), which live until the result is made."""
         x, indices = args[0], args[1]
@@ -101,7 +106,7 @@ class Sizes:
         return result
 
     def unique(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
-        """_unique2: the values, and where asked the inverse and the counts."""
+        """_unique2 and _unique: the values, and where asked the inverse; of the former also the counts."""
         arguments = Arguments(func, args, kwargs)
         x = arguments.get("self")
         if not is_virtual(x):
@@ -109,7 +114,7 @@ class Sizes:
         known, spread = counted(x)
         count = x.numel() if known is None else int(torch.unique(known).numel())
         result = self._found(tracker, func, args, kwargs, (known, spread), (count,), x.shape)
-        if known is None and count <= LIMIT and result[2].numel():  # all different: each is there once
+        if known is None and count <= LIMIT and len(result) > 2 and result[2].numel():  # each is there once
             keep(result[2], torch.ones(count, dtype=torch.int64), SPREAD)
         return result
 
@@ -144,11 +149,12 @@ class Sizes:
 
         def run(x: torch.Tensor, *_: Any, **__: Any) -> Any:
             integers = partial(torch.empty, dtype=torch.int64, device="meta")
-            return (
+            made = (
                 torch.empty(shape, dtype=x.dtype, device="meta"),
                 integers(inverse if with_inverse else 0),
                 integers(shape[0] if with_counts else 0),
             )
+            return made[: len(func._schema.returns)]
 
         return self._made(tracker, func, args, kwargs, run, *known)
 
@@ -188,6 +194,15 @@ class Sizes:
         return self._made(tracker, func, args, kwargs, run, repeats if total is not None else known, spread)
 
 
+def _scattered(grad: torch.Tensor, mask: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+    """As aten/src/ATen/native/TensorAdvancedIndexing.cpp; an assumed mask may select more than there are."""
+    selected = grad.masked_select(mask)
+    wanted = math.prod(sizes)
+    if selected.numel() < wanted:
+        selected = torch.cat((selected, selected.new_zeros(wanted - selected.numel())))
+    return selected[:wanted].view(sizes)
+
+
 def _columns(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """Each mask as one index tensor per dimension of it."""
     expanded: list[torch.Tensor | None] = []
@@ -222,8 +237,10 @@ def handlers(sizes: Sizes) -> "dict[Any, Handler]":
     return {
         _aten.nonzero.default: sizes.nonzero,
         _aten.masked_select.default: sizes.masked_select,
+        _aten.masked_scatter_backward.default: sizes.masked_scatter_backward,
         _aten.index.Tensor: sizes.index,
         **dict.fromkeys(puts, sizes.index_put),
+        _aten._unique.default: sizes.unique,
         _aten._unique2.default: sizes.unique,
         _aten.unique_dim.default: sizes.unique_dim,
         _aten.unique_consecutive.default: sizes.unique_consecutive,

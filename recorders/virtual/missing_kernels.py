@@ -1,8 +1,9 @@
-"""CUDA operations without a meta kernel that need no file of their own: fused optimizers, synchronised batch norm.
+"""CUDA operations without a meta kernel that need no file of their own: fused optimizers, batch norms, scans, losses.
 
 `_fused_sgd_`, `_fused_adagrad_`, and the forms with a tensor as learning rate, work in place on lists of tensors and
 allocate nothing (aten/src/ATen/native/cuda/FusedSgdKernel.cu and its siblings). The steps of SyncBatchNorm give per
-channel statistics in the accumulation type (aten/src/ATen/native/cuda/Normalization.cu).
+channel statistics in the accumulation type (aten/src/ATen/native/cuda/Normalization.cu). The rest give what their
+operands' shapes say; `linspace` and `logspace` between tensors read these on the host.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +41,22 @@ def _reduced(
     return (*(sums if wanted[0] else (None, None)), *grads)
 
 
+def _like(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return torch.empty(x.shape, dtype=dtype or x.dtype, device="meta")
+
+
+def _between(start: Any, end: Any, steps: int, *_: Any, dtype: torch.dtype | None = None, **__: Any) -> torch.Tensor:
+    ends = [each for each in (start, end) if isinstance(each, torch.Tensor)]
+    complex_ends = [each.dtype for each in ends if each.dtype.is_complex]
+    return torch.empty(steps, dtype=dtype or next(iter(complex_ends), torch.get_default_dtype()), device="meta")
+
+
 _aten = torch.ops.aten
+_BETWEEN = [
+    getattr(packet, overload)
+    for packet in (_aten.linspace, _aten.logspace)
+    for overload in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+]
 _SHAPED: dict[Any, Callable[..., Any]] = {
     _aten.batch_norm_stats.default: lambda x, *_, **__: _per_channel(x, 2),
     _aten.batch_norm_gather_stats_with_counts.default: lambda x, *_, **__: _per_channel(x, 2),
@@ -48,6 +64,12 @@ _SHAPED: dict[Any, Callable[..., Any]] = {
     _aten.batch_norm_elemt.default: lambda x, *_, **__: torch.empty_like(x),
     _aten.batch_norm_backward_reduce.default: _reduced,
     _aten.batch_norm_backward_elemt.default: lambda grad, x, *_, **__: torch.empty_like(x),
+    _aten.cummax.default: lambda x, dim: (_like(x), _like(x, torch.int64)),
+    _aten.cummin.default: lambda x, dim: (_like(x), _like(x, torch.int64)),
+    _aten.logcumsumexp.default: lambda x, dim: _like(x),
+    _aten.multilabel_margin_loss_backward.default: lambda grad, x, *_: _like(x),
+    _aten.fractional_max_pool3d_backward.default: lambda grad, x, *_: _like(x),
+    **dict.fromkeys(_BETWEEN, _between),
 }
 
 

@@ -31,10 +31,10 @@ class OpInfo:
         self.view = bool(func.is_view)
         short = func._schema.name.split("::")[1]
         self.inplace = bool(func._schema.is_mutable) and short.endswith("_") and not short.startswith("__")
-        self.may_resize = bool(func._schema.is_mutable) and (
-            short in ("resize_", "resize_as_", "set_") or "out" in func._overloadname
-        )
-        names = {argument.name for argument in func._schema.arguments}
+        arguments = func._schema.arguments
+        resizes = short in ("resize_", "resize_as_", "set_") or any(argument.is_out for argument in arguments)
+        self.may_resize = bool(func._schema.is_mutable) and resizes
+        names = {argument.name for argument in arguments}
         self.factory = {"device", "dtype", "layout"} <= names and short != "_to_copy"
         self.slow = memo is not None and self.name in memo.slow and not func._schema.is_mutable
         # an operation with a kernel of its own beside the composite one runs that (silu_backward)

@@ -220,8 +220,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
             if info.slow and self.memo is not None:
                 return self.memo(func, args, kwargs)
             return func(*args, **kwargs)
-        except NotImplementedError as error:
-            if str(error).startswith("Cannot copy out of meta"):
+        except RuntimeError as error:  # NotImplementedError is one
+            if not _tells_no_shape(error):
                 raise
             if self.note is not None:
                 self.note(f"{info.name} is not known; what the script did after its error is")
@@ -323,6 +323,14 @@ def _parts(sparse: torch.Tensor) -> list[torch.Tensor]:
     by_row = sparse.layout in (torch.sparse_csr, torch.sparse_bsr)
     outer = [sparse.crow_indices(), sparse.col_indices()] if by_row else [sparse.ccol_indices(), sparse.row_indices()]
     return [*outer, sparse.values()]
+
+
+def _tells_no_shape(error: RuntimeError) -> bool:
+    """Whether nobody told the shapes: no kernel for `meta`, or a torch.library.custom_op without a fake one."""
+    text = str(error)
+    if isinstance(error, NotImplementedError):
+        return not text.startswith("Cannot copy out of meta")
+    return text.startswith("There was no fake impl registered")
 
 
 def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

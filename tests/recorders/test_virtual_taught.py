@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from oomdoc.recorders.errors import UnsupportedOperationError
 from oomdoc.recorders.launch import RunSpec, run
 from oomdoc.snapshots import reader
 from oomdoc.snapshots.timeline import lifetimes
@@ -85,3 +86,18 @@ def test_an_operator_that_nobody_taught_gives_no_number(gpu: object) -> None:
     with pytest.raises(Exception, match=r"nobody::knows allocates[\s\S]*test_virtual_taught.py[\s\S]*register_fake"):
         torch.ops.nobody.knows(torch.ones(4, device="cuda"))
     library._destroy()
+
+
+def test_a_custom_op_is_counted_by_its_fake_kernel_and_named_without_one(gpu: object) -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    told = torch.library.custom_op("nobody::told", twice, mutates_args=())
+    told.register_fake(torch.empty_like)
+    untold = torch.library.custom_op("nobody::untold", twice, mutates_args=(), device_types="cuda")
+    x = torch.ones(1024, device="cuda")
+    before = torch.cuda.memory_allocated()
+    y = told(x)
+    assert torch.cuda.memory_allocated() - before == y.nbytes == 4096
+    with pytest.raises(UnsupportedOperationError, match=r"nobody::untold allocates[\s\S]*register_fake"):
+        untold(x)
