@@ -21,15 +21,17 @@ from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
+from ..snapshots.model import Stacks
 from .costs.compute import recompute_factor
 from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
-from .passes import BlockPass, for_backward
+from .passes import BlockPass, activation_rows, for_backward
 from .whatif_timeline import BACKWARD, Timeline
 
 NAME = "activation-checkpointing"
 NUMERICS = Numerics.IDENTICAL
 ENGINE_EVENTS = 7  # from the end of an operation of backward to the release of what it saved
+COPIED_WITHIN = 32.0  # events from keys and values to their copy in a cache
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
@@ -54,6 +56,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     names = tuple(options.get("modules") or case.facts.block_classes)
     paths = [path for path in case.facts.blocks if case.facts.class_of.get(path) in names]
     chosen = set(paths[::every])
+    case = case.changed(_without_cache(case))
     passes = [each for each in case.passes if each.path in chosen and len(each.saved)]
     if not passes:
         return NotApplicable(NAME, f"no module of class {', '.join(names)} saves anything for backward")
@@ -83,6 +86,40 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         ),
         time_doubt="published runs of full checkpointing took 1.18 to 1.40 times as long",
     )
+
+
+def _without_cache(case: Case) -> Timeline:
+    """The timeline without what a key-value cache keeps of a training forward: checkpointed blocks run without one.
+
+    Its first append copies keys and values. What was copied is then saved in the copy's place.
+    """
+    timeline, stacks = case.timeline, case.profile.snapshot.stacks
+    cache = np.array([_appends(stacks, i) for i in range(len(stacks.stacks))] + [False], np.bool_)
+    rows = np.flatnonzero(cache[timeline.stack] & activation_rows(timeline))
+    if not len(rows):
+        return timeline
+    death = timeline.death.copy()
+    for row in rows.tolist():
+        born, module = timeline.birth[row], timeline.module[row]
+        source = (
+            (timeline.size == timeline.size[row]) & (timeline.birth < born) & (timeline.birth > born - COPIED_WITHIN)
+        )
+        source &= (timeline.death > born) & (timeline.death < timeline.death[row]) & ~cache[timeline.stack]
+        source &= timeline.under(timeline.modules[module]) if module >= 0 else np.False_
+        found = np.flatnonzero(source)
+        if len(found):
+            last = found[timeline.birth[found].argmax()]
+            death[last] = max(death[last], timeline.death[row])
+    gone = np.zeros(len(timeline), np.bool_)
+    gone[rows] = True
+    return _with_death(timeline, death).without(gone)
+
+
+def _appends(stacks: Stacks, stack: int) -> bool:
+    """Whether the function that made something is a cache's own (transformers' Cache.update)."""
+    frames = stacks.of(stack)
+    first = next((f for f in frames if "/torch/" not in f.filename.replace("\\", "/")), None)
+    return first is not None and first.filename.replace("\\", "/").endswith("transformers/cache_utils.py")
 
 
 def _iterations(passes: list[BlockPass]) -> list[Any]:

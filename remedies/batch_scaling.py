@@ -1,12 +1,15 @@
 """What becomes smaller with the batch: activations, inputs, and what backward makes of them."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
 from .passes import iterations
+from .reduction_staging import restaged
 from .whatif_timeline import BACKWARD, FORWARD, OTHER, Mask, Timeline
 
 SHORT_EVENTS = 64  # a kernel's workspace is back after a few events, a library handle's stays
+LONGEST_OPERATION = 24.0  # events of one operation of backward: its results, their sums, what it lets go
 
 
 def scales_with_batch(timeline: Timeline) -> Mask:
@@ -26,9 +29,12 @@ def scales_with_batch(timeline: Timeline) -> Mask:
     return of_batch | call | (between & ~(like_parameter & timeline.is_phase(BACKWARD)))
 
 
-def with_batch(timeline: Timeline, factor: float) -> Timeline:
-    """The timeline for a batch of `factor` times the samples."""
-    return timeline.resized(scales_with_batch(timeline), factor)
+def with_batch(timeline: Timeline, factor: float, gpu: str | None) -> Timeline:
+    """The timeline for a batch of `factor` times the samples, recorded on `gpu`."""
+    new = timeline.resized(scales_with_batch(timeline), factor)
+    rows, sizes = restaged(timeline, factor, gpu)
+    new.size[rows] = sizes
+    return new
 
 
 def with_gradients_waiting(timeline: Timeline) -> Timeline:
@@ -47,10 +53,19 @@ def with_gradients_waiting(timeline: Timeline) -> Timeline:
         new &= death >= iteration.end
         rows = np.flatnonzero(new)
         if len(rows):
-            fresh = timeline.birth[rows]
-            parts.append(
-                timeline.copies(rows, birth=fresh, death=fresh + 1.5, category=Category.TEMPORARY, phase=BACKWARD)
-            )
+            fresh, done = timeline.birth[rows], ends_of_operations(timeline, rows)
+            parts.append(timeline.copies(rows, birth=fresh, death=done, category=Category.TEMPORARY, phase=BACKWARD))
             birth[rows] = from_here
     moved = timeline.copies(np.arange(len(timeline)), birth=birth, death=death)
     return moved.joined(*parts)
+
+
+def ends_of_operations(timeline: Timeline, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+    """When the operation of backward that made each of `rows` is done: before another module's makes something."""
+    order = np.argsort(timeline.birth, kind="stable")
+    birth, module = timeline.birth[order], timeline.module[order]
+    switches = np.flatnonzero(np.diff(module) != 0) + 1
+    following = np.append(birth[switches], np.inf)[np.searchsorted(birth[switches], timeline.birth[rows], side="right")]
+    fresh: NDArray[np.float64] = timeline.birth[rows]
+    longest = np.where(timeline.module[rows] >= 0, LONGEST_OPERATION, 1.5)
+    return np.minimum(following - 0.25, fresh + longest)

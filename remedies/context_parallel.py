@@ -45,7 +45,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     outputs = [int(case.timeline.size[p.output]) for p in case.passes if p.output >= 0]
     return Change(
         setting=Setting(name=NAME, options={"degree": c}),
-        expected=with_batch(case.timeline, 1 / c),
+        expected=with_batch(case.timeline, 1 / c, case.job.gpu),
         low=None,
         high=None,
         step_time_factor=context_parallel_factor(case, c, max(outputs, default=0)),

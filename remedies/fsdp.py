@@ -13,7 +13,7 @@ Frameworks: torch.distributed.fsdp.fully_shard; Hugging Face `fsdp: full_shard a
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from .batch_scaling import with_batch
 from .costs.sharding import fsdp_factor
 from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
-from .passes import BlockPass, Iteration, block_passes, is_training, iterations
-from .whatif_timeline import BACKWARD, FORWARD, OPTIMIZER, SETUP, Mask, Timeline
+from .passes import BlockPass, Iteration, block_passes, is_training, iterations, saved_rows
+from .whatif_timeline import BACKWARD, FORWARD, OPTIMIZER, OTHER, SETUP, Mask, Timeline
 
 NAME = "fsdp"
 NUMERICS = Numerics.IDENTICAL
@@ -81,12 +81,40 @@ def sharded(case: Case, names: tuple[str, ...], *, over: int, reshard: bool) -> 
     timeline = case.timeline
     persistent = timeline.is_category(Category.GRADIENT, Category.OPTIMIZER_STATE)
     persistent |= timeline.is_category(Category.TEMPORARY) & timeline.is_phase(OPTIMIZER)
-    shared = with_batch(timeline, share_of_batch(case)).resized(persistent, 1 / over)
+    shared = with_batch(timeline, share_of_batch(case), case.job.gpu).resized(persistent, 1 / over)
     new = _sharded_parameters(shared, timeline, over)
     passes = [p for p in block_passes(timeline, paths) if is_training(p.iteration, timeline)]
+    reduced = np.zeros(len(new), np.bool_)
     for iteration in iterations(timeline):
-        new = gathered(new, timeline, [p for p in passes if p.iteration == iteration], iteration, case, reshard)
-    return new
+        mine = [p for p in passes if p.iteration == iteration]
+        new = gathered(new, timeline, mine, iteration, case, reshard)
+        for rows, end in _units(timeline, mine, iteration):
+            reduced[rows] = True
+            new = _reduced(new, timeline, rows, end, over)
+    return new.without(np.append(reduced, np.zeros(len(new) - len(reduced), np.bool_)))
+
+
+def _units(
+    timeline: Timeline, passes: list[BlockPass], iteration: Iteration
+) -> Iterator[tuple[NDArray[np.intp], float]]:
+    """The gradients of each unit in one backward, and when that unit's backward has ended: blocks, then the root."""
+    made = timeline.is_category(Category.GRADIENT)
+    made &= (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
+    for i, block in enumerate(passes):
+        mine = made & timeline.under(block.path)
+        made &= ~mine
+        yield np.flatnonzero(mine), _end(passes, i, iteration)
+    if passes:
+        yield np.flatnonzero(made), iteration.end + 0.5
+
+
+def _reduced(new: Timeline, timeline: Timeline, rows: NDArray[np.intp], end: float, over: int) -> Timeline:
+    """This rank's part of a unit's gradients: one tensor, which the reduce-scatter at the end of the unit makes."""
+    if not len(rows):
+        return new
+    size = -(-int(timeline.size[rows].sum()) // over)
+    span = (size, end - 0.38, float(timeline.death[rows].max()))
+    return new.added([span], category=Category.GRADIENT, phase=BACKWARD)
 
 
 def share_of_batch(case: Case) -> float:
@@ -118,43 +146,76 @@ def gathered(
 
     Forward of a block: the gather's flat buffer, the parameters copied out of it, then the previous block's buffer
     goes. The parameters go when the block is done. Backward: the same, but the buffer of the block before it is
-    gathered ahead; at the end the parameters go, the gradients are copied into the reduce-scatter's input, and that
-    one goes at the end of the next block's backward.
+    gathered ahead (the last block's when backward comes to what the model returned); at the end the parameters go, the
+    gradients are copied into the reduce-scatter's input, and that one goes at the end of the next block's backward.
     """
     if not passes:
         return new
     size = [case.facts.bytes_below(p.path) for p in passes]
-    root = case.facts.parameter_bytes - sum(size)
-    forward = [(root, iteration.start, iteration.end)]
+    known = np.unique(timeline.size[timeline.is_category(Category.PARAMETER)])
+    inside = [_pieces(case, p.path, known) for p in passes]
+    root = _outside(case, [p.path for p in passes], known)
+    forward = [(n, iteration.start, iteration.end) for n in root]
     for i, block in enumerate(passes):
         later = passes[i + 1].start if i + 1 < len(passes) else iteration.backward_start
         forward.append((size[i], block.start - 0.5, later - 0.3))
-        forward.append((size[i], block.start - 0.4, block.end if reshard else _end(passes, i, iteration) - 0.5))
+        until = min(block.end, later - 0.6) if reshard else _end(passes, i, iteration) - 0.5
+        forward += [(n, block.start - 0.4, until) for n in inside[i]]
     new = new.added(forward, category=Category.COMMUNICATION, phase=FORWARD, step=iteration.step)
-    backward = [(root, iteration.end - 0.2, iteration.end + 0.5)]
+    backward = [(sum(root), iteration.end - 0.2, iteration.end + 0.5)]
     for i, block in enumerate(passes):
         begin, end = block.backward_start, _end(passes, i, iteration)
         if not np.isfinite(begin):
             continue
         if reshard:
-            backward.append((size[i], begin - 0.3, end - 0.5))
+            backward += [(n, begin - 0.3, end - 0.5) for n in inside[i]]
             if i + 1 == len(passes):
-                backward.append((size[i], begin - 0.6, begin - 0.2))
+                backward.append((size[i], min(_root_begins(timeline, iteration), begin - 0.6), begin - 0.2))
             if i:
                 backward.append((size[i - 1], begin - 0.1, end - 0.2))
         after = _end(passes, i - 1, iteration) if i else iteration.end + 1
         backward.append((size[i], end - 0.45, after - 0.47))
     new = new.added(backward, category=Category.COMMUNICATION, phase=BACKWARD, step=iteration.step)
-    return new.joined(*(_whole_gradients(timeline, p, _end(passes, i, iteration) - 0.4) for i, p in enumerate(passes)))
+    return new.joined(*(_whole(timeline, rows, end - 0.4) for rows, end in _units(timeline, passes, iteration)))
 
 
-def _whole_gradients(timeline: Timeline, block: BlockPass, until: float) -> Timeline:
-    """A block's gradients before they are reduced: of full size, from their computation to the end of its backward."""
-    rows = timeline.is_category(Category.GRADIENT) & timeline.under(block.path)
-    rows &= (timeline.birth >= block.iteration.backward_start) & (timeline.birth < block.iteration.end)
-    found = np.flatnonzero(rows)
-    birth = timeline.birth[found]
-    return timeline.copies(found, birth=birth, death=np.maximum(until, birth + 0.1), category=Category.TEMPORARY)
+def _pieces(case: Case, path: str, known: NDArray[np.int64]) -> list[int]:
+    """Bytes of each parameter below `path`: when gathered, each is an allocation of its own."""
+    within = path + "."
+    sizes = case.facts.parameter_bytes_of_module
+    return [m for each, n in sizes.items() if each == path or each.startswith(within) for m in _two(n, known)]
+
+
+def _outside(case: Case, paths: list[str], known: NDArray[np.int64]) -> list[int]:
+    """The same for what is in none of these modules; what no module accounts for is one piece."""
+    inside = tuple(f"{path}." for path in paths)
+    sizes = case.facts.parameter_bytes_of_module
+    found = [m for each, n in sizes.items() if not f"{each}.".startswith(inside) for m in _two(n, known)]
+    return [*found, case.facts.parameter_bytes - sum(sizes.values())]
+
+
+def _two(nbytes: int, known: NDArray[np.int64]) -> list[int]:
+    """A module's bytes as its weight and its bias: two of the `known` sizes of parameters, where they add up to it."""
+    if nbytes in known:
+        return [nbytes]
+    weights = known[(known < nbytes) & np.isin(nbytes - known, known)]
+    return [int(weights[-1]), nbytes - int(weights[-1])] if len(weights) else [nbytes]
+
+
+def _root_begins(timeline: Timeline, iteration: Iteration) -> float:
+    """When backward comes to what the model returned: at once, where it returned the loss itself."""
+    loss = saved_rows(timeline, iteration) & timeline.is_phase(FORWARD, OTHER)
+    rows = np.flatnonzero(loss)
+    if len(rows) and timeline.module[rows[timeline.birth[rows].argmax()]] >= 0:
+        return iteration.backward_start - 0.5
+    inside = timeline.birth[(timeline.birth >= iteration.backward_start) & (timeline.module >= 0)]
+    return float(inside.min()) - 0.5 if len(inside) else iteration.backward_start - 0.5
+
+
+def _whole(timeline: Timeline, rows: NDArray[np.intp], until: float) -> Timeline:
+    """A unit's gradients before they are reduced: of full size, from their computation to the end of its backward."""
+    birth = timeline.birth[rows]
+    return timeline.copies(rows, birth=birth, death=np.maximum(until, birth + 0.1), category=Category.TEMPORARY)
 
 
 def _end(passes: list[BlockPass], index: int, iteration: Iteration) -> float:

@@ -47,7 +47,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     m = int(options["micro_batches"])
     batch = case.job.batch_size or case.facts.loader_batch_size
     largest = 1 / m if batch is None else math.ceil(batch / min(m, batch)) / batch
-    new = with_gradients_waiting(with_batch(case.timeline, largest))
+    new = with_gradients_waiting(with_batch(case.timeline, largest, case.job.gpu))
     numerics = Numerics.CHANGED if case.facts.batch_statistics else NUMERICS
     unknown = f"the recording does not say whether the batch has {m} samples" if batch is None else ""
     caveat = "; batch normalisation then sees micro-batches" if case.facts.batch_statistics else ""

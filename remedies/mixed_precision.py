@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
+from .autocast_inputs import cast_for_products, gradients_cast, read_by_attention, reads
 from .autocast_rows import Kind, kinds_of, last_product, upcasts
 from .costs.links import card
 from .estimating import Case, Change
 from .interface import Band, NotApplicable, Numerics, Setting
 from .passes import Iteration, activation_rows, iterations, saved_rows
+from .reduction_staging import restaged
 from .whatif_timeline import BACKWARD, FORWARD, OTHER, Mask, Timeline
 
 NAME = "mixed-precision"
@@ -81,18 +83,24 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
 def _cast(case: Case, kinds: NDArray[np.int8], halved: set[Kind]) -> Timeline:
     timeline = case.timeline
     activation = activation_rows(timeline)
-    masks = masks_of(timeline, kinds, activation)
+    scores = _scores(timeline, kinds)
+    unfused = np.isin(timeline.module, np.unique(timeline.module[scores])) & (kinds == Kind.ATTENTION)
+    masks = masks_of(timeline, kinds, activation & ~unfused)
     half = activation & np.isin(kinds, list(halved)) & ~masks
     half |= _backward_rows(timeline, kinds, halved)
+    half[restaged(timeline, 1.0, case.job.gpu)[0]] = False  # sums of gradients add up in float32
     new = timeline
     for iteration in iterations(timeline):
-        new = _norms_cast(new, timeline, kinds, activation, iteration)
+        read = reads(timeline, kinds, iteration, case.facts.parameter_bytes_used_by_module)
+        new = cast_for_products(new, timeline, kinds, read, iteration)
+        new = gradients_cast(new, timeline, kinds, iteration)
+        half |= read_by_attention(timeline, kinds, iteration)
         new = _weights_cast(new, timeline, kinds, activation, case, iteration)
     new, loss_rows = loss_cast(new, timeline, kinds, case)
     old = np.zeros(len(new), np.bool_)
     old[: len(timeline)] = half & ~loss_rows
     new = new.resized(old, 0.5)
-    old[: len(timeline)] = _scores(timeline, kinds)
+    old[: len(timeline)] = scores
     return new.without(old)
 
 
@@ -131,38 +139,12 @@ def _backward_rows(timeline: Timeline, kinds: NDArray[np.int8], halved: set[Kind
     """Gradients of what became half; weight gradients (the size of a parameter) end as float32."""
     temporary = timeline.is_category(Category.TEMPORARY) & timeline.is_phase(BACKWARD) & (timeline.module >= 0)
     parameters = np.unique(timeline.size[timeline.is_category(Category.PARAMETER)])
-    return temporary & np.isin(kinds, list(halved)) & ~np.isin(timeline.size, parameters)
-
-
-def _norms_cast(
-    new: Timeline, timeline: Timeline, kinds: NDArray[np.int8], activation: Mask, iteration: Iteration
-) -> Timeline:
-    """The output of a norm that a product saved: a half copy is saved, the float32 one ends with the product."""
-    inside = (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
-    saved = timeline.death > iteration.backward_start - 0.5
-    rows = np.flatnonzero(activation & inside & saved & (kinds == Kind.NORM))
-    outputs = _largest_of_module(timeline, rows)
-    if not len(outputs):
-        return new
-    births = np.sort(timeline.birth[activation & inside])
-    following = np.searchsorted(births, timeline.birth[outputs], side="right")
-    ends = np.append(births, [iteration.backward_start] * 13)[np.minimum(following + 12, len(births) + 12)]
-    temporary = timeline.copies(
-        outputs, birth=timeline.birth[outputs], death=np.maximum(ends, timeline.birth[outputs] + 1)
-    )
-    size = new.size.copy()
-    size[outputs] = (size[outputs] + 1) // 2
-    return replace(new, size=size).joined(temporary)
-
-
-def _largest_of_module(timeline: Timeline, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Of the rows of each module, the last of the largest."""
-    best: dict[int, int] = {}
-    for row in rows.tolist():
-        module = int(timeline.module[row])
-        if module not in best or timeline.size[row] >= timeline.size[best[module]]:
-            best[module] = row
-    return np.array(sorted(best.values()), np.intp)
+    forward = activation_rows(timeline) & (timeline.module >= 0)
+    half = np.isin(kinds, list(halved))
+    pairs = timeline.module.astype(np.int64) << 40 | timeline.size
+    kept, made_half = np.unique(pairs[forward & ~half]), np.unique(pairs[forward & half])
+    like_forward = np.isin(pairs, np.setdiff1d(made_half, kept))
+    return temporary & (half | like_forward) & ~np.isin(timeline.size, parameters)
 
 
 def _weights_cast(

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from ..diagnosers.interface import Category
 from .whatif_timeline import BACKWARD, FORWARD, OTHER, Mask, Timeline
 
+RESULTS_OF_A_CALL = 3  # allocations, one after the other: a norm's result, means and deviations
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
@@ -30,7 +32,7 @@ class BlockPass:
     start: float
     end: float  # the next allocation outside it
     saved: NDArray[np.intp]  # of `rows`: kept for backward, the output not among them
-    output: int  # of `rows`: what the block returned (the last allocation alive after it), -1 = not found
+    output: int  # of `rows`: what the block returned, -1 = not found
     backward_start: float  # its first event in backward; inf where the trace ends before
 
 
@@ -119,8 +121,7 @@ def _pass(
     end = float(births[following]) if following < len(births) else float(timeline.events)
     end = min(end, iteration.backward_start)
     death = timeline.death[rows]
-    alive_after = rows[death > end]
-    output = int(alive_after[-1]) if len(alive_after) else -1
+    output = _returned(timeline, rows[death > end])
     kept = rows[for_backward(timeline, iteration)[rows]]
     saved = kept[kept != output]
     backward_start = float("inf")
@@ -141,3 +142,13 @@ def _pass(
         output=output,
         backward_start=backward_start,
     )
+
+
+def _returned(timeline: Timeline, alive_after: NDArray[np.intp]) -> int:
+    """Of what a block leaves alive, the largest that its last call made: a norm makes statistics after its result."""
+    if not len(alive_after):
+        return -1
+    last = int(alive_after[-1])
+    before = timeline.birth[last] - timeline.birth[alive_after]
+    call = alive_after[(timeline.stack[alive_after] == timeline.stack[last]) & (before < RESULTS_OF_A_CALL)]
+    return int(call[timeline.size[call].argmax()])

@@ -12,7 +12,7 @@ def with_parts(case: Case, *categories: Category) -> Timeline:
     timeline = case.timeline
     rows = timeline.is_category(*categories)
     rows |= timeline.is_category(Category.TEMPORARY) & timeline.is_phase(OPTIMIZER)
-    return with_batch(timeline, share_of_batch(case)).resized(rows, 1 / case.job.world_size)
+    return with_batch(timeline, share_of_batch(case), case.job.gpu).resized(rows, 1 / case.job.world_size)
 
 
 def held(timeline: Timeline, *categories: Category) -> int:

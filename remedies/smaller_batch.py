@@ -39,7 +39,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     ratio = size / batch
     return Change(
         setting=Setting(name=NAME, options={"batch_size": size}),
-        expected=with_batch(case.timeline, ratio),
+        expected=with_batch(case.timeline, ratio, case.job.gpu),
         low=None,
         high=None,
         # per sample, as for micro-batches: the data takes batch/size times as many steps

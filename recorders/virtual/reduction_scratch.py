@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .reductions import MAX_32BIT_BYTES, workspace_bytes
+from ...allocator.reductions import MAX_32BIT_BYTES, workspace_bytes
 from .scratch import Args, Arguments, Kwargs, Scratch, Target, contiguous_strides, is_dense
 
 SOURCE = "gpu_reduce_kernel (ATen/native/cuda/Reduce.cuh)"

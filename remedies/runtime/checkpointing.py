@@ -59,9 +59,26 @@ class ActivationCheckpointing(Application):
             if not (module.training and torch.is_grad_enabled() and module in self._chosen):
                 return original(module, *args, **kwargs)
             self._applied = True
-            return checkpoint(original, module, *args, use_reentrant=False, **kwargs)
+            return checkpoint(original, module, *args, use_reentrant=False, **self._without_cache(module, args, kwargs))
 
         return forward
+
+    def _without_cache(self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The block's arguments without a key-value cache, which a second forward would fill twice.
+
+        Nothing in training reads it. A cache at a place that has no name to leave out is refused.
+        """
+        if any(_is_cache(value) for value in args):
+            raise CannotApplyError(
+                f"activation-checkpointing: {type(module).__name__} is called with a key-value cache, which the second "
+                "forward would fill again. Call the model with use_cache=False in training."
+            )
+        caches = [key for key, value in kwargs.items() if _is_cache(value)]
+        if not caches:
+            return kwargs
+        self.session.note(f"{type(module).__name__} runs without the key-value cache that it is called with")
+        plain = {**kwargs, **dict.fromkeys(caches)}
+        return {**plain, "use_cache": False} if plain.get("use_cache") else plain
 
     def gradient_scale(self, loss: torch.Tensor) -> None:
         """Before the first backward at the latest: refuse when no module of these classes is there."""
@@ -84,7 +101,17 @@ class ActivationCheckpointing(Application):
 
 
 def _without_cache(model: torch.nn.Module) -> None:
-    """Hugging Face models fill a key-value cache in forward; a second forward would fill it twice."""
-    config = getattr(model, "config", None)
-    if config is not None and getattr(config, "use_cache", False) and hasattr(model, "gradient_checkpointing_enable"):
-        config.use_cache = False
+    """Hugging Face models fill a key-value cache in forward; a decoder inside one has a configuration of its own."""
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if (
+            config is not None
+            and getattr(config, "use_cache", False)
+            and hasattr(module, "supports_gradient_checkpointing")
+        ):
+            config.use_cache = False
+
+
+def _is_cache(value: Any) -> bool:
+    """Of transformers, or of the same interface: layers append to it and read its length."""
+    return callable(getattr(value, "update", None)) and callable(getattr(value, "get_seq_length", None))

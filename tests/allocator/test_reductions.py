@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oomdoc.recorders.virtual.reductions import iteration, workspace_bytes
+from oomdoc.allocator.reductions import iteration, workspace_bytes
 
 A100 = {"sm_count": 108, "threads_per_sm": 2048}
 H100 = {"sm_count": 132, "threads_per_sm": 2048}

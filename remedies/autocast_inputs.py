@@ -1,0 +1,143 @@
+"""What a product reads under autocast: a float32 tensor is cast for each product that reads it, and the cast is saved.
+
+Which tensor a product read is told by lifetimes: made before the product, let go not before the product's backward,
+and of the size that the product's weight and result leave for it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..diagnosers.interface import Category
+from .autocast_rows import Kind
+from .batch_scaling import ends_of_operations
+from .passes import Iteration, activation_rows
+from .whatif_timeline import BACKWARD, FORWARD, Mask, Timeline
+
+ITEM = 4  # bytes of a float32
+FLOAT32 = (Kind.KEEPS, Kind.NORM, Kind.OPEN_KEEP)
+STILL_READ = 12  # activations that are made while what a product has cast is still held by the code around it
+ENGINE_EVENTS = 7  # from the end of an operation of backward to the release of what it saved
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """`product` (a row: its result) read `source` (a row), which is saved from `start` on until `end`."""
+
+    product: int
+    source: int
+    start: float
+    end: float
+
+
+def reads(
+    timeline: Timeline, kinds: NDArray[np.int8], iteration: Iteration, weight_bytes: Mapping[str, int]
+) -> list[Read]:
+    """The products of one forward and what each read, as far as lifetimes and sizes tell."""
+    inside = (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
+    products = np.flatnonzero(activation_rows(timeline) & inside & (kinds == Kind.PRODUCT))
+    products = products[np.argsort(timeline.birth[products], kind="stable")]
+    back = timeline.is_phase(BACKWARD) & (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
+    tensors = (activation_rows(timeline) & inside) | timeline.is_category(Category.INPUT)
+    found: list[tuple[int, int, NDArray[np.intp], float, float]] = []
+    for row in products.tolist():
+        weight = weight_bytes.get(timeline.modules[timeline.module[row]], 0)
+        own = timeline.birth[back & (timeline.module == timeline.module[row])]
+        if not weight or not len(own):
+            continue
+        begin, end = float(own.min()), float(own.max()) + 1
+        rows = np.flatnonzero(tensors & (timeline.birth < timeline.birth[row]) & (timeline.death > begin))
+        found.append((row, weight, rows[np.argsort(-timeline.birth[rows], kind="stable")], begin, end))
+    rows_of_batch = _tokens(timeline, [(row, weight, rows) for row, weight, rows, *_ in found])
+    result = []
+    for row, weight, rows, _, end in found:
+        fitting = [r for r in rows.tolist() if rows_of_batch in _counts(timeline, row, r, weight)]
+        if fitting:
+            result.append(Read(row, fitting[0], float(timeline.birth[row]) - 0.3, end))
+    return result
+
+
+def _tokens(timeline: Timeline, found: list[tuple[int, int, NDArray[np.intp]]]) -> int:
+    """How many vectors (tokens, samples) most products multiply; 0 = none that fits any."""
+    votes: Counter[int] = Counter()
+    for row, weight, rows in found:
+        votes.update({n for r in rows.tolist() for n in _counts(timeline, row, r, weight)})
+    return votes.most_common(1)[0][0] if votes else 0
+
+
+def _counts(timeline: Timeline, product: int, source: int, weight: int) -> set[int]:
+    """The numbers of vectors for which a matrix of `weight` bytes (with or without bias) makes one row of the other."""
+    made, read = int(timeline.size[product]), int(timeline.size[source])
+    plain = isqrt(made * read // (ITEM * weight))
+    biased = (made + isqrt(made * made + weight * made * read // ITEM * ITEM)) // (2 * weight)
+    return {n for n in (plain, biased, biased + 1) if n and _fits(n, made, read, weight)}
+
+
+def _fits(count: int, made: int, read: int, weight: int) -> bool:
+    if made % (ITEM * count) or read % (ITEM * count):
+        return False
+    out, into = made // (ITEM * count), read // (ITEM * count)
+    return weight in (ITEM * out * into, ITEM * out * (into + 1))
+
+
+def cast_for_products(
+    new: Timeline, timeline: Timeline, kinds: NDArray[np.int8], found: list[Read], iteration: Iteration
+) -> Timeline:
+    """Half copies for each product; float32 tensors that nothing but products saved are let go after them."""
+    float32 = np.isin(kinds, FLOAT32) | timeline.is_category(Category.INPUT)
+    casts = [each for each in found if float32[each.source]]
+    births = np.sort(timeline.birth[activation_rows(timeline)])
+    death = new.death.copy()
+    for source in {each.source for each in casts}:
+        mine = [each for each in casts if each.source == source]
+        last = max(each.end for each in mine)
+        if timeline.death[source] > last + 2 * ENGINE_EVENTS:
+            continue  # something else saved it as well
+        after = np.searchsorted(births, timeline.birth[mine[-1].product], side="right") + STILL_READ
+        end = float(births[after]) if after < len(births) else iteration.backward_start
+        death[source] = min(max(end, float(timeline.birth[source]) + 1), iteration.backward_start)
+    spans = [((int(timeline.size[each.source]) + 1) // 2, each.start, each.end) for each in casts]
+    rows = np.arange(len(new))
+    moved = new.copies(rows, birth=new.birth, death=death)
+    return moved.added(spans, category=Category.ACTIVATION, phase=FORWARD, step=iteration.step)
+
+
+def read_by_attention(timeline: Timeline, kinds: NDArray[np.int8], iteration: Iteration) -> Mask:
+    """Queries, keys and values that a fused attention saved: cast, whatever type they were made in.
+
+    Told by what the attention of the same module lets go together with its own result.
+    """
+    inside = (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
+    mine = activation_rows(timeline) & inside
+    found = np.zeros(len(timeline), np.bool_)
+    for module in np.unique(timeline.module[mine & (kinds == Kind.ATTENTION)]).tolist():
+        rows = np.flatnonzero(mine & (timeline.module == module))
+        results = rows[(kinds[rows] == Kind.ATTENTION) & (timeline.death[rows] > iteration.backward_start)]
+        if not len(results):
+            continue
+        gone, made = timeline.death[results].max(), timeline.birth[results].min()
+        found[rows[(timeline.birth[rows] < made) & (np.abs(timeline.death[rows] - gone) <= 2 * ENGINE_EVENTS)]] = True
+    return found
+
+
+def gradients_cast(new: Timeline, timeline: Timeline, kinds: NDArray[np.int8], iteration: Iteration) -> Timeline:
+    """Gradients of cast weights are made in half, and cast to float32 when their operation is done."""
+    made = timeline.is_category(Category.GRADIENT) & (kinds == Kind.PRODUCT)
+    made &= (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
+    rows = np.flatnonzero(made)
+    done = ends_of_operations(timeline, rows)
+    birth = new.birth.copy()
+    birth[rows] = np.minimum(done, timeline.death[rows])
+    halves = timeline.copies(
+        rows,
+        birth=timeline.birth[rows],
+        death=done + 0.1,
+        size=(timeline.size[rows] + 1) // 2,
+        phase=BACKWARD,
+        category=Category.TEMPORARY,
+    )
+    return new.copies(np.arange(len(new)), birth=birth, death=new.death).joined(halves)
