@@ -37,27 +37,28 @@ class Read:
 def reads(
     timeline: Timeline, kinds: NDArray[np.int8], iteration: Iteration, weight_bytes: Mapping[str, int]
 ) -> list[Read]:
-    """The products of one forward and what each read, as far as lifetimes and sizes tell."""
+    """The products of one forward and what each read: told by lifetimes and sizes, else the norm just before it."""
     inside = (timeline.birth >= iteration.start) & (timeline.birth < iteration.backward_start)
     products = np.flatnonzero(activation_rows(timeline) & inside & (kinds == Kind.PRODUCT))
     products = products[np.argsort(timeline.birth[products], kind="stable")]
     back = timeline.is_phase(BACKWARD) & (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
     tensors = (activation_rows(timeline) & inside) | timeline.is_category(Category.INPUT)
-    found: list[tuple[int, int, NDArray[np.intp], float, float]] = []
+    found: list[tuple[int, int, NDArray[np.intp], float]] = []
     for row in products.tolist():
         weight = weight_bytes.get(timeline.modules[timeline.module[row]], 0)
         own = timeline.birth[back & (timeline.module == timeline.module[row])]
-        if not weight or not len(own):
-            continue
-        begin, end = float(own.min()), float(own.max()) + 1
+        begin, end = (float(own.min()), float(own.max()) + 1) if len(own) else (iteration.backward_start, iteration.end)
         rows = np.flatnonzero(tensors & (timeline.birth < timeline.birth[row]) & (timeline.death > begin))
-        found.append((row, weight, rows[np.argsort(-timeline.birth[rows], kind="stable")], begin, end))
-    rows_of_batch = _tokens(timeline, [(row, weight, rows) for row, weight, rows, *_ in found])
+        found.append((row, weight, rows[np.argsort(-timeline.birth[rows], kind="stable")], end))
+    count = _tokens(timeline, [(row, weight, rows) for row, weight, rows, _ in found])
     result = []
-    for row, weight, rows, _, end in found:
-        fitting = [r for r in rows.tolist() if rows_of_batch in _counts(timeline, row, r, weight)]
-        if fitting:
-            result.append(Read(row, fitting[0], float(timeline.birth[row]) - 0.3, end))
+    for row, weight, rows, end in found:
+        source = next((r for r in rows.tolist() if count in _counts(timeline, row, r, weight)), None)
+        if source is None:  # whose weight is not known by itself
+            source = next((r for r in rows[:STILL_READ].tolist() if kinds[r] == Kind.NORM), None)
+            end = end if source is None else float(timeline.death[source])
+        if source is not None:
+            result.append(Read(row, source, float(timeline.birth[row]) - 0.3, end))
     return result
 
 
@@ -72,6 +73,8 @@ def _tokens(timeline: Timeline, found: list[tuple[int, int, NDArray[np.intp]]]) 
 def _counts(timeline: Timeline, product: int, source: int, weight: int) -> set[int]:
     """The numbers of vectors for which a matrix of `weight` bytes (with or without bias) makes one row of the other."""
     made, read = int(timeline.size[product]), int(timeline.size[source])
+    if not weight:
+        return set()
     plain = isqrt(made * read // (ITEM * weight))
     biased = (made + isqrt(made * made + weight * made * read // ITEM * ITEM)) // (2 * weight)
     return {n for n in (plain, biased, biased + 1) if n and _fits(n, made, read, weight)}
