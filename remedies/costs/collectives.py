@@ -32,10 +32,11 @@ from .nccl_tuning import (
     tree_bus,
 )
 
-# From the call to the first byte: the kernel's launch, and the two waits by which torch puts the collective between
-# the work of the compute stream. NCCL's base latencies, measured inside one stream, leave it out. A queue that is full
-# hides most of it (5), a call by itself shows all of it (up to 35).
-LAUNCH_US = 20.0
+# From the call to the first byte. NCCL's base latencies are measured inside one stream of kernels: between two of them
+# lies the start of a kernel. torch adds its host code and the two waits by which it puts the collective between the
+# work of the compute stream; a queue of collectives alone (nccl-tests) hides them.
+KERNEL_US, TORCH_US = 5.0, 20.0
+LAUNCH_US = KERNEL_US + TORCH_US
 NETWORK_SHARE = 0.97  # of the specification: ib_write_bw over EFA 96.9 % (stas00/ml-engineering network/README.md)
 STEPS = 8  # slots of a channel's buffer
 SLICES, LEAST_SLICE = 2, 32 << 10  # of a ring's chunk under Simple: sent one after the other, each handed over

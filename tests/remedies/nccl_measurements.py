@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from oomdoc.remedies.costs.collectives import Choice, all_gather, all_reduce, reduce_scatter
+from oomdoc.remedies.costs.collectives import KERNEL_US, LAUNCH_US, Choice, all_gather, all_reduce, reduce_scatter
 from oomdoc.remedies.costs.nccl_tuning import Topology
 from oomdoc.remedies.costs.topology import parsed, topology_of
 from oomdoc.remedies.interface import Job
@@ -29,6 +29,7 @@ NETWORKS = {
     "400G": "ib400",
     "3200": "ib400",
 }
+TORCH_BENCHMARKS = "stas00/ml-engineering"  # its figures are those of all_reduce_bench.py, which uses torch.distributed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +40,16 @@ class System:
     collective: str
     topology: Topology
     algorithm: str | None
+    launch_us: float  # of the tool: nccl-tests keeps a queue of collectives, a benchmark of torch calls one by one
     nbytes: NDArray[np.int64]
     microseconds: NDArray[np.float64]
 
     def errors(self) -> NDArray[np.float64]:
         """Predicted over measured, less one."""
         model = MODELS[self.collective]
-        found = [model(self.topology, int(n), self.algorithm).seconds * 1e6 for n in self.nbytes]
-        return np.array(found) / self.microseconds - 1
+        found = [model(self.topology, int(n), self.algorithm) for n in self.nbytes]
+        times = [(each.seconds - each.launch) * 1e6 + self.launch_us for each in found]
+        return np.array(times) / self.microseconds - 1
 
     def line_errors(self) -> NDArray[np.float64]:
         """Of the one latency and one bandwidth that fit this curve best, in the least squares of relative errors."""
@@ -58,12 +61,12 @@ class System:
 def systems(shared: Path) -> Iterator[System]:
     """Every NVIDIA system of the file whose links are named in it."""
     rows = defaultdict(list)
-    columns = ("collective", "gpus", "nodes", "gpu", "intra_link", "inter_link", "nccl_version_or_algo")
+    columns = ("collective", "gpus", "nodes", "gpu", "intra_link", "inter_link", "nccl_version_or_algo", "source")
     with (shared / "data" / "nccl_measured.csv").open(newline="") as stream:
         for row in csv.DictReader(stream):
             rows[tuple(row[each] for each in columns)].append(row)
     for key, found in rows.items():
-        collective, gpus, nodes, gpu, intra, inter, version = key
+        collective, gpus, nodes, gpu, intra, inter, version, source = key
         topology = _topology(int(gpus), int(nodes), gpu, intra, inter)
         if topology is None:
             continue
@@ -76,6 +79,7 @@ def systems(shared: Path) -> Iterator[System]:
             collective=collective,
             topology=topology,
             algorithm=forced,
+            launch_us=LAUNCH_US if TORCH_BENCHMARKS in source else KERNEL_US,
             nbytes=np.array([each[0] for each in points]),
             microseconds=np.array([each[1] for each in points]),
         )

@@ -39,7 +39,7 @@ def test_the_published_measurements_are_met(shared: Path) -> None:
     assert len(large) >= 180
     assert len(small) >= 40
     assert np.median(large) <= 0.12
-    assert np.median(small) <= 0.25
+    assert np.median(small) <= 0.17
     assert np.median(plateau) <= 0.06
     assert max(plateau) <= 0.20
 
