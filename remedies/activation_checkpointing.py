@@ -25,12 +25,11 @@ from ..snapshots.model import Stacks
 from .costs.compute import recompute_factor
 from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
-from .passes import BlockPass, activation_rows, for_backward
+from .passes import BlockPass, activation_rows, for_backward, given_back
 from .whatif_timeline import BACKWARD, Timeline
 
 NAME = "activation-checkpointing"
 NUMERICS = Numerics.IDENTICAL
-ENGINE_EVENTS = 7  # from the end of an operation of backward to the release of what it saved
 COPIED_WITHIN = 32.0  # events from keys and values to their copy in a cache
 
 
@@ -162,24 +161,7 @@ def _recomputed(timeline: Timeline, block: BlockPass) -> list[Timeline]:
     birth = squeezed(timeline.birth[again])
     saved = np.isin(again, block.saved)
     own = timeline.death[again]
-    sooner = _given_back(timeline, own)
+    sooner = given_back(timeline, own)
     kept = np.where(sooner > block.backward_start, sooner, own)  # at least to the first operation that reads it
     death = np.where(saved, kept, squeezed(own) + 1e-6)
     return [timeline.copies(again, birth=birth, death=death, category=Category.ACTIVATION, phase=BACKWARD)]
-
-
-def _given_back(timeline: Timeline, death: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A recomputed tensor goes when its operation is done; a saved one waits until the engine has checked the results.
-
-    Between the two lies what the engine adds up itself (a bias gradient over the rows, with its workspace).
-    """
-    work = timeline.is_category(Category.WORKSPACE, Category.TEMPORARY) & timeline.is_phase(BACKWARD)
-    work &= timeline.death - timeline.birth < ENGINE_EVENTS
-    if not work.any():
-        return death
-    births, deaths = np.sort(timeline.birth[work]), np.sort(timeline.death[work])
-    last = np.searchsorted(deaths, death) - 1
-    near = (last >= 0) & (death - deaths[np.maximum(last, 0)] <= ENGINE_EVENTS)
-    first = np.searchsorted(births, death - 2 * ENGINE_EVENTS)
-    start = births[np.minimum(first, len(births) - 1)] - 1.5
-    return np.where(near & (start < death), start, death)

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from ..diagnosers.interface import Category
 from .autocast_rows import Kind
 from .batch_scaling import ends_of_operations
-from .passes import Iteration, activation_rows
+from .passes import ENGINE_EVENTS, Iteration, activation_rows
 from .whatif_timeline import BACKWARD, FORWARD, Mask, Timeline
 
 ITEM = 4  # bytes of a float32
 FLOAT32 = (Kind.KEEPS, Kind.NORM, Kind.OPEN_KEEP)
 STILL_READ = 12  # activations that are made while what a product has cast is still held by the code around it
-ENGINE_EVENTS = 7  # from the end of an operation of backward to the release of what it saved
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ..diagnosers.text import size
 from .costs.transfer import transfer_factor
 from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
-from .passes import Iteration, block_passes, is_training, iterations, saved_rows
+from .passes import Iteration, block_passes, for_backward, given_back, is_training, iterations, saved_rows
 from .whatif_timeline import BACKWARD, FORWARD, OPTIMIZER, Timeline
 
 NAME = "cpu-offload"
@@ -98,7 +98,10 @@ def _training(timeline: Timeline) -> list[Iteration]:
 
 
 def _offloaded(timeline: Timeline, iteration: Iteration, min_bytes: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    return saved_rows(timeline, iteration) & timeline.is_phase(FORWARD) & (timeline.size >= min_bytes)
+    inputs = timeline.is_category(Category.INPUT) & for_backward(timeline, iteration)
+    inputs &= (timeline.birth < iteration.backward_start) & (timeline.death > iteration.start)
+    inside = saved_rows(timeline, iteration) & timeline.is_phase(FORWARD)
+    return (inside | inputs) & (timeline.size >= min_bytes)
 
 
 def _without_activations(timeline: Timeline, min_bytes: int, case: Case) -> tuple[Timeline, int]:
@@ -128,7 +131,8 @@ def _without_activations(timeline: Timeline, min_bytes: int, case: Case) -> tupl
         # an operation of backward asks for what it saved once the one before it has let go of its own
         earlier = np.searchsorted(freed, back) - 1
         returns = np.where(earlier >= 0, freed[np.maximum(earlier, 0)], iteration.backward_start) + 0.25
-        parts.append(timeline.copies(rows, birth=returns, death=np.maximum(back, returns + 0.1), phase=BACKWARD))
+        sooner = np.maximum(given_back(timeline, back), returns + 0.1)
+        parts.append(timeline.copies(rows, birth=returns, death=sooner, phase=BACKWARD))
         death[rows] = used
     moved = timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death)
     return moved.joined(*parts), most

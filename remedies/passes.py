@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from ..diagnosers.interface import Category
 from .whatif_timeline import BACKWARD, FORWARD, OTHER, Mask, Timeline
 
+ENGINE_EVENTS = 7  # from the end of an operation of backward to the release of what it saved
 RESULTS_OF_A_CALL = 3  # allocations, one after the other: a norm's result, means and deviations
 
 
@@ -152,3 +153,22 @@ def _returned(timeline: Timeline, alive_after: NDArray[np.intp]) -> int:
     before = timeline.birth[last] - timeline.birth[alive_after]
     call = alive_after[(timeline.stack[alive_after] == timeline.stack[last]) & (before < RESULTS_OF_A_CALL)]
     return int(call[timeline.size[call].argmax()])
+
+
+def given_back(timeline: Timeline, death: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`death` of tensors that backward computes or fetches again: they go when their operation is done.
+
+    A saved one waits until the engine has checked the results.
+
+    Between the two lies what the engine adds up itself (a bias gradient over the rows, with its workspace).
+    """
+    work = timeline.is_category(Category.WORKSPACE, Category.TEMPORARY) & timeline.is_phase(BACKWARD)
+    work &= timeline.death - timeline.birth < ENGINE_EVENTS
+    if not work.any():
+        return death
+    births, deaths = np.sort(timeline.birth[work]), np.sort(timeline.death[work])
+    last = np.searchsorted(deaths, death) - 1
+    near = (last >= 0) & (death - deaths[np.maximum(last, 0)] <= ENGINE_EVENTS)
+    first = np.searchsorted(births, death - 2 * ENGINE_EVENTS)
+    start = births[np.minimum(first, len(births) - 1)] - 1.5
+    return np.where(near & (start < death), start, death)

@@ -1,4 +1,4 @@
-"""`python tests/benchmarks/accuracy [--write] [recordings] [timm] [published]`: near to what was measured, or how far.
+"""`python tests/benchmarks/accuracy [--write] [recordings] [timm] [published] [predictions]`: near, or how far?
 
 Prints a summary of each section as JSON; with --write its tables go into docs/accuracy.md.
 """
@@ -8,11 +8,17 @@ import json
 from typing import Any
 
 import page
+import predictions_table
 import published_table
 import recordings_table
 import timm_table
 
-SECTIONS: dict[str, Any] = {"recordings": recordings_table, "timm": timm_table, "published": published_table}
+SECTIONS: dict[str, Any] = {
+    "recordings": recordings_table,
+    "timm": timm_table,
+    "published": published_table,
+    "predictions": predictions_table,
+}
 
 
 def main() -> None:
@@ -20,10 +26,12 @@ def main() -> None:
     parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], default=list(SECTIONS))
     parser.add_argument("--write", action="store_true", help="into docs/accuracy.md")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="every N-th run of timm's table only")
+    parser.add_argument("--fresh", action="store_true", help="record the predictions' jobs anew")
     given = parser.parse_args()
+    options: dict[str, dict[str, Any]] = {"timm": {"every": given.every}, "predictions": {"fresh": given.fresh}}
     for name in given.sections:
         section = SECTIONS[name]
-        found = section.rows(given.every) if name == "timm" else section.rows()
+        found = section.rows(**options.get(name, {}))
         if given.write:
             page.put(name, section.section(found))
         print(json.dumps({name: section.summary(found)}))  # noqa: T201

@@ -135,6 +135,18 @@ def language(name):
             ffn_dim=4 * width, max_position_embeddings=length, word_embed_proj_dim=width,
         )  # fmt: skip
         return hf.OPTForCausalLM(config), ids
+    if name == "neox":
+        config = hf.GPTNeoXConfig(
+            vocab_size=VOCAB, hidden_size=width, num_hidden_layers=depth, num_attention_heads=heads,
+            intermediate_size=4 * width, max_position_embeddings=length,
+        )  # fmt: skip
+        return hf.GPTNeoXForCausalLM(config), ids
+    if name == "gemma":
+        config = hf.GemmaConfig(
+            vocab_size=VOCAB, hidden_size=width, num_hidden_layers=depth, num_attention_heads=heads, head_dim=64,
+            num_key_value_heads=1, intermediate_size=4 * width, max_position_embeddings=length,
+        )  # fmt: skip
+        return hf.GemmaForCausalLM(config), ids
     if name == "t5":
         config = hf.T5Config(
             vocab_size=VOCAB, d_model=width, d_ff=4 * width, d_kv=64, num_layers=depth // 2, num_heads=heads,
@@ -144,11 +156,57 @@ def language(name):
     raise SystemExit(f"no model called {name}")
 
 
+class Residual(nn.Module):
+    """Two convolutions between group norms, as in a diffusion model."""
+
+    def __init__(self, inside, outside):
+        super().__init__()
+        self.norm1, self.conv1 = nn.GroupNorm(32, inside), nn.Conv2d(inside, outside, 3, padding=1)
+        self.norm2, self.conv2 = nn.GroupNorm(32, outside), nn.Conv2d(outside, outside, 3, padding=1)
+        self.skip = nn.Conv2d(inside, outside, 1) if inside != outside else nn.Identity()
+
+    def forward(self, x):
+        h = self.conv1(nn.functional.silu(self.norm1(x)))
+        h = self.conv2(nn.functional.silu(self.norm2(h)))
+        return self.skip(x) + h
+
+
+class UNet(nn.Module):
+    """Down and up again, each level joined to its own on the way back; predicts the noise in its input."""
+
+    def __init__(self):
+        super().__init__()
+        widths = (128, 256, 512)
+        self.stem = nn.Conv2d(4, widths[0], 3, padding=1)
+        self.down = nn.ModuleList(Residual(a, b) for a, b in zip((widths[0], *widths), widths, strict=False))
+        self.middle = Residual(widths[-1], widths[-1])
+        self.up = nn.ModuleList(
+            Residual(a + b, b) for a, b in zip((widths[-1], *reversed(widths)), reversed(widths), strict=False)
+        )
+        self.head = nn.Conv2d(widths[0], 4, 3, padding=1)
+
+    def forward(self, x):
+        x, kept = self.stem(x), []
+        for block in self.down:
+            x = block(x)
+            kept.append(x)
+            x = nn.functional.avg_pool2d(x, 2)
+        x = self.middle(x)
+        for block in self.up:
+            x = nn.functional.interpolate(x, scale_factor=2, mode="nearest")
+            x = block(torch.cat([x, kept.pop()], dim=1))
+        return self.head(x)
+
+
 def loss_of(model, x, y):
+    if args.model == "unet":
+        return nn.functional.mse_loss(model(x), x)
     if args.model in ("resnet", "mixer"):
         return nn.functional.cross_entropy(model(x), y)
-    if args.model == "vit":
+    if args.model in ("vit", "convnext"):
         return nn.functional.cross_entropy(model(pixel_values=x).logits, y)
+    if args.model == "whisper":
+        return model(input_features=x, labels=y[:, None].expand(-1, length // 4)).loss
     return model(input_ids=x, labels=x).loss
 
 
@@ -157,6 +215,24 @@ if args.model == "resnet":
     model, data = ResNet(), torch.randn(count, 3, 128, 128)
 elif args.model == "mixer":
     model, data = Mixer(), torch.randn(count, length, 64)
+elif args.model == "unet":
+    model, data = UNet(), torch.randn(count, 4, 64, 64)
+elif args.model == "convnext":
+    import transformers as hf
+
+    config = hf.ConvNextConfig(hidden_sizes=[96, 192, 384, 768], depths=[2, 2, 4, 2], num_labels=1000, image_size=128)
+    model, data = hf.ConvNextForImageClassification(config), torch.randn(count, 3, 128, 128)
+elif args.model == "whisper":
+    import transformers as hf
+
+    config = hf.WhisperConfig(
+        vocab_size=VOCAB, d_model=width, encoder_layers=depth, decoder_layers=depth,
+        encoder_attention_heads=width // 64,
+        decoder_attention_heads=width // 64, encoder_ffn_dim=4 * width, decoder_ffn_dim=4 * width,
+        max_source_positions=length, max_target_positions=length, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        decoder_start_token_id=1,
+    )  # fmt: skip
+    model, data = hf.WhisperForConditionalGeneration(config), torch.randn(count, 80, 2 * length)
 elif args.model == "vit":
     import transformers as hf
 
