@@ -98,16 +98,18 @@ def _without_cache(case: Case) -> Timeline:
     if not len(rows):
         return timeline
     death = timeline.death.copy()
-    for row in rows.tolist():
+    copied: set[int] = set()
+    for row in rows[np.argsort(-timeline.birth[rows], kind="stable")].tolist():
         born, module = timeline.birth[row], timeline.module[row]
         source = (
             (timeline.size == timeline.size[row]) & (timeline.birth < born) & (timeline.birth > born - COPIED_WITHIN)
         )
-        source &= (timeline.death > born) & (timeline.death < timeline.death[row]) & ~cache[timeline.stack]
+        source &= (timeline.death > born) & (timeline.death < timeline.death[row])
         source &= timeline.under(timeline.modules[module]) if module >= 0 else np.False_
-        found = np.flatnonzero(source)
-        if len(found):
-            last = found[timeline.birth[found].argmax()]
+        found = [each for each in np.flatnonzero(source).tolist() if each not in copied]
+        if found:
+            last = max(found, key=lambda each: float(timeline.birth[each]))
+            copied.add(last)
             death[last] = max(death[last], timeline.death[row])
     gone = np.zeros(len(timeline), np.bool_)
     gone[rows] = True

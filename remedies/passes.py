@@ -162,9 +162,8 @@ def given_back(timeline: Timeline, death: NDArray[np.float64]) -> NDArray[np.flo
 
     Between the two lies what the engine adds up itself (a bias gradient over the rows, with its workspace).
     """
-    work = timeline.is_category(Category.WORKSPACE, Category.TEMPORARY) & timeline.is_phase(BACKWARD)
-    work &= timeline.death - timeline.birth < ENGINE_EVENTS
-    if not work.any():
+    work = sums_of_backward(timeline)
+    if not len(work):
         return death
     births, deaths = np.sort(timeline.birth[work]), np.sort(timeline.death[work])
     last = np.searchsorted(deaths, death) - 1
@@ -172,3 +171,13 @@ def given_back(timeline: Timeline, death: NDArray[np.float64]) -> NDArray[np.flo
     first = np.searchsorted(births, death - 2 * ENGINE_EVENTS)
     start = births[np.minimum(first, len(births) - 1)] - 1.5
     return np.where(near & (start < death), start, death)
+
+
+def sums_of_backward(timeline: Timeline) -> NDArray[np.intp]:
+    """The staging of sums over rows that backward makes: what is made next, its semaphores, lives and goes inside it."""
+    order = np.argsort(timeline.birth, kind="stable")
+    birth, death, size = timeline.birth[order], timeline.death[order], timeline.size[order]
+    inner = (birth[1:] == birth[:-1] + 1) & (death[1:] < death[:-1]) & (size[1:] < size[:-1])
+    inner &= (death[:-1] - birth[:-1] < ENGINE_EVENTS) & timeline.is_phase(BACKWARD)[order][:-1]
+    found: NDArray[np.intp] = order[:-1][inner]
+    return found

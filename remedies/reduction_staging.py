@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from ..allocator.reductions import workspace_bytes
 from .costs.links import card
-from .whatif_timeline import BACKWARD, Timeline
+from .passes import sums_of_backward
+from .whatif_timeline import Timeline
 
-SHORT_EVENTS = 64  # a kernel's own memory is back after a few events
 RESULTS = 4  # the results that an operation of backward makes before its sum: of input, weight and bias
 ITEM_BYTES = (4, 2)
 ACCUMULATOR_BYTES = 4
@@ -49,12 +49,10 @@ def restaged(timeline: Timeline, factor: float, gpu: str | None) -> tuple[NDArra
 
 
 def _pairs(timeline: Timeline) -> Iterator[tuple[int, int, tuple[int, ...], tuple[int, ...]]]:
-    """Two rows of backward made and let go inside each other; the sizes made just before, and those alive then."""
+    """Staging and semaphores of each sum; the sizes made just before, and those alive then."""
     order = np.argsort(timeline.birth, kind="stable")
     birth, death, size = timeline.birth[order], timeline.death[order], timeline.size[order]
-    inner = (birth[1:] == birth[:-1] + 1) & (death[1:] < death[:-1]) & (size[1:] < size[:-1])
-    inner &= (death[:-1] - birth[:-1] < SHORT_EVENTS) & timeline.is_phase(BACKWARD)[order][:-1]
-    for at in np.flatnonzero(inner).tolist():
+    for at in np.flatnonzero(np.isin(order, sums_of_backward(timeline))).tolist():
         results = tuple(dict.fromkeys(size[max(0, at - RESULTS) : at].tolist()))
         alive = size[:at][death[:at] > birth[at]]
         yield int(order[at]), int(order[at + 1]), results, tuple(np.unique(alive).tolist())
