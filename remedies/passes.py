@@ -174,7 +174,7 @@ def given_back(timeline: Timeline, death: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def sums_of_backward(timeline: Timeline) -> NDArray[np.intp]:
-    """The staging of sums over rows that backward makes: what is made next, its semaphores, lives and goes inside it."""
+    """The staging of sums over rows that backward makes: what is made next, its semaphores, goes before it."""
     order = np.argsort(timeline.birth, kind="stable")
     birth, death, size = timeline.birth[order], timeline.death[order], timeline.size[order]
     inner = (birth[1:] == birth[:-1] + 1) & (death[1:] < death[:-1]) & (size[1:] < size[:-1])

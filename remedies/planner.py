@@ -5,6 +5,7 @@ the caller can do that.
 """
 
 import difflib
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,14 +35,15 @@ def plan(
     whole: MemoryProfile | DeviceProfile | None = None,
     limits: Constraints = UNLIMITED,
     verify_at_most: int = 4,
+    verify_seconds: float = 60.0,
     keep: int = 24,
 ) -> Plan:
     """The candidates for the device with the highest need.
 
     Raises OomdocError for limits that cannot be: a name that no remedy has, a topology of no known network. `whole` is
     the same job recorded without a memory limit: then what comes after an out-of-memory is known as well. `verify` is
-    called for at most `verify_at_most` candidates that can be applied at run time, best first, until three of them
-    are seen to fit.
+    called for candidates that can be applied at run time, best first: until three of them are seen to fit or
+    `verify_at_most` were tried, then for the others as far as `verify_seconds` (of all of them) go.
     """
     _known((*limits.only, *limits.without))
     job = _limited(job, limits)
@@ -56,7 +58,7 @@ def plan(
     evaluated += combined(case, singles, evaluated, cut)
     evaluated = [e for e in evaluated if _allowed(e.estimate, limits)]
     candidates = sorted((Candidate(estimate=e.estimate, fits=e.fits) for e in evaluated), key=_order)
-    candidates = _verified(_shortened(_without_idle(candidates), keep), verify, verify_at_most)
+    candidates = _verified(_shortened(_without_idle(candidates), keep), verify, verify_at_most, verify_seconds)
     candidates = front(sorted(candidates, key=_order))
     over = bool(candidates) and all(each.is_over for each in candidates)
     return Plan(
@@ -182,16 +184,18 @@ def _order(candidate: Candidate) -> tuple[Any, ...]:
     )
 
 
-def _verified(candidates: Sequence[Candidate], verify: Verify | None, at_most: int) -> list[Candidate]:
+def _verified(candidates: Sequence[Candidate], verify: Verify | None, at_most: int, seconds: float) -> list[Candidate]:
     """Run again with the best ones: not what cannot fit, not what has to be changed by hand."""
     result = list(candidates)
     if verify is None:
         return result
-    proven = 0
-    for index in _worth_verifying(result)[:at_most]:
-        if proven >= ENOUGH_PROVEN:
+    proven, longest, start = 0, 0.0, time.monotonic()
+    for tried, index in enumerate(_worth_verifying(result)):
+        begun = time.monotonic()
+        if (tried >= at_most or proven >= ENOUGH_PROVEN) and begun + longest > start + seconds:
             break
         seen: Verified = verify(result[index].estimate.settings)
+        longest = max(longest, time.monotonic() - begun)
         result[index] = replace(result[index], verified=seen)
         proven += seen.fits and seen.error is None
     return result

@@ -86,7 +86,7 @@ def test_only_what_may_fit_and_can_be_applied_is_run_again(plain: DeviceProfile)
         asked.append(settings)
         return Verified(on="virtual", peak_bytes=400 * MIB, reserved_bytes=410 * MIB, fits=len(asked) > 1)
 
-    made = plan(plain, _job(), verify, verify_at_most=3)
+    made = plan(plain, _job(), verify, verify_at_most=3, verify_seconds=0)
     assert 1 <= len(asked) <= 3
     assert all(setting.name in OPTIONS for settings in asked for setting in settings)
     by_settings: dict[str, Candidate] = {repr(each.estimate.settings): each for each in made.candidates}
@@ -99,11 +99,24 @@ def test_only_what_may_fit_and_can_be_applied_is_run_again(plain: DeviceProfile)
     assert made.candidates.index(refuted) > sum(bool(each.fits) for each in made.candidates if each is not refuted)
 
 
+def test_while_there_is_time_everything_that_can_be_applied_is_run(plain: DeviceProfile) -> None:
+    asked: list[tuple[Setting, ...]] = []
+
+    def verify(settings: tuple[Setting, ...]) -> Verified:
+        asked.append(settings)
+        return Verified(on="virtual", peak_bytes=400 * MIB, reserved_bytes=410 * MIB, fits=True)
+
+    made = plan(plain, _job(), verify)
+    able = [each for each in made.candidates if all(s.name in OPTIONS for s in each.estimate.settings)]
+    assert len(asked) > 4
+    assert all(each.verified is not None for each in able if each.fits is not False)
+
+
 def test_a_run_that_could_not_be_judged_leaves_the_prediction(plain: DeviceProfile) -> None:
     def verify(settings: tuple[Setting, ...]) -> Verified:
         return Verified(on="virtual", peak_bytes=0, reserved_bytes=0, fits=False, error="the script ended")
 
-    made = plan(plain, _job(), verify, verify_at_most=1)
+    made = plan(plain, _job(), verify, verify_at_most=1, verify_seconds=0)
     seen = next(each for each in made.candidates if each.verified is not None)
     assert seen.fits
     assert made.candidates.index(seen) < len(made.candidates) // 2

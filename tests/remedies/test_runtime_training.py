@@ -48,12 +48,12 @@ def server() -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture(scope="module")
 def train(server: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     """Run the script with the remedies given (none: as it is), once for each set of arguments."""
-    script = str(SCRIPTS / "train_lm.py")
 
     @functools.cache
-    def alone(settings: str, args: tuple[str, ...]) -> Run:
+    def alone(settings: str, script: str, args: tuple[str, ...]) -> Run:
         out, err = (tmp_path_factory.mktemp("run") / name for name in ("out", "err"))
-        job = {"settings": json.loads(settings), "script": script, "args": args, "stdout": str(out), "stderr": str(err)}
+        path = str(SCRIPTS / script)
+        job = {"settings": json.loads(settings), "script": path, "args": args, "stdout": str(out), "stderr": str(err)}
         assert server.stdin is not None
         assert server.stdout is not None
         server.stdin.write(json.dumps(job) + "\n")
@@ -61,20 +61,20 @@ def train(server: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactor
         return _read(int(server.stdout.readline()), [out.read_text()], err.read_text())
 
     @functools.cache
-    def under_torchrun(settings: str, args: tuple[str, ...], ranks: int) -> Run:
+    def under_torchrun(settings: str, script: str, args: tuple[str, ...], ranks: int) -> Run:
         folder = tmp_path_factory.mktemp("run")
         (folder / "settings.json").write_text(settings)
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         command = [*launch, "--redirects=1", f"--log-dir={folder}", "--no-python", sys.executable]
-        command += [str(SCRIPTS / "apply.py"), str(folder / "settings.json"), script, *args]
+        command += [str(SCRIPTS / "apply.py"), str(folder / "settings.json"), str(SCRIPTS / script), *args]
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
         logs = sorted(folder.glob("**/stdout.log"), key=lambda log: int(log.parent.name))
         return _read(done.returncode, [log.read_text() for log in logs], done.stderr)
 
-    def of(*settings: dict[str, Any], args: tuple[str, ...] = (), ranks: int = 1) -> Run:
+    def of(*settings: dict[str, Any], args: tuple[str, ...] = (), ranks: int = 1, script: str = "train_lm.py") -> Run:
         text = json.dumps(settings)
-        return alone(text, args) if ranks == 1 else under_torchrun(text, args, ranks)
+        return alone(text, script, args) if ranks == 1 else under_torchrun(text, script, args, ranks)
 
     return of
 
@@ -231,6 +231,37 @@ def test_a_remedy_that_does_not_fit_the_script_says_why(
     assert run.status != 0
     assert "CannotApplyError" in run.stderr
     assert reason in run.stderr
+
+
+BY_HAND = ("--device", "cpu", "--width", "64", "--depth", "2", "--length", "32", "--batch-size", "4", "--vocab", "256")
+
+
+@pytest.mark.parametrize(
+    ("args", "ranks", "tolerance"),
+    [
+        (("--spare", "cpu"), 1, 0.0),
+        (("--step-in-backward",), 1, 0.0),
+        (("--no-foreach",), 1, 2e-6),
+        (("--fused",), 1, 2e-6),
+        (("--chunks", "4"), 1, 2e-6),
+        (("--eight-bit",), 1, 2e-4),  # moments of 8 bits: the card says equivalent, not identical
+        pytest.param(("--ddp", "--bucket-view"), 2, 2e-6, marks=pytest.mark.slow),
+        pytest.param(("--ddp", "--zero-1"), 2, 2e-6, marks=pytest.mark.slow),
+        pytest.param(("--fsdp1", "grad-op"), 2, 2e-6, marks=pytest.mark.slow),
+        pytest.param(("--fsdp2", "root"), 2, 2e-6, marks=pytest.mark.slow),
+        pytest.param(("--fsdp2", "blocks", "--replicas", "2"), 2, 2e-6, marks=pytest.mark.slow),
+        pytest.param(("--fsdp2", "blocks", "--offload"), 2, 2e-6, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_is_changed_by_hand_keeps_the_losses(
+    train: Callable[..., Run], args: tuple[str, ...], ranks: int, tolerance: float
+) -> None:
+    plain = train(args=BY_HAND, script="train_by_hand.py")
+    changed = train(args=(*BY_HAND, *args), ranks=ranks, script="train_by_hand.py")
+    assert changed.status == 0, changed.stderr
+    assert len(plain.losses) == 3
+    assert _grouped(changed, ranks) == pytest.approx(plain.losses, rel=tolerance, abs=0)
 
 
 def test_batch_statistics_are_said_to_change_the_training(train: Callable[..., Run]) -> None:
