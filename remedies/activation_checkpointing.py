@@ -101,9 +101,8 @@ def _without_cache(case: Case) -> Timeline:
     copied: set[int] = set()
     for row in rows[np.argsort(-timeline.birth[rows], kind="stable")].tolist():
         born, module = timeline.birth[row], timeline.module[row]
-        source = (
-            (timeline.size == timeline.size[row]) & (timeline.birth < born) & (timeline.birth > born - COPIED_WITHIN)
-        )
+        source = (timeline.size == timeline.size[row]) & ~cache[timeline.stack]
+        source &= (timeline.birth < born) & (timeline.birth > born - COPIED_WITHIN)
         source &= (timeline.death > born) & (timeline.death < timeline.death[row])
         source &= timeline.under(timeline.modules[module]) if module >= 0 else np.False_
         found = [each for each in np.flatnonzero(source).tolist() if each not in copied]

@@ -10,7 +10,6 @@ from ..diagnosers.interface import Category
 from .whatif_timeline import BACKWARD, FORWARD, OTHER, Mask, Timeline
 
 ENGINE_EVENTS = 7  # from the end of an operation of backward to the release of what it saved
-RESULTS_OF_A_CALL = 3  # allocations, one after the other: a norm's result, means and deviations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +121,8 @@ def _pass(
     end = float(births[following]) if following < len(births) else float(timeline.events)
     end = min(end, iteration.backward_start)
     death = timeline.death[rows]
-    output = _returned(timeline, rows[death > end])
+    saved_later = rows[death > max(end, iteration.backward_start)]
+    output = _returned(timeline, saved_later if len(saved_later) else rows[death > end])
     kept = rows[for_backward(timeline, iteration)[rows]]
     saved = kept[kept != output]
     backward_start = float("inf")
@@ -146,13 +146,14 @@ def _pass(
 
 
 def _returned(timeline: Timeline, alive_after: NDArray[np.intp]) -> int:
-    """Of what a block leaves alive, the largest that its last call made: a norm makes statistics after its result."""
+    """Of what a block leaves alive, what goes first: the next block reads it, whose backward is before this one's.
+
+    What the block saved for itself goes later; a result that its last operation saved too goes with that one.
+    """
     if not len(alive_after):
         return -1
-    last = int(alive_after[-1])
-    before = timeline.birth[last] - timeline.birth[alive_after]
-    call = alive_after[(timeline.stack[alive_after] == timeline.stack[last]) & (before < RESULTS_OF_A_CALL)]
-    return int(call[timeline.size[call].argmax()])
+    first = alive_after[timeline.death[alive_after] == timeline.death[alive_after].min()]
+    return int(first[timeline.size[first].argmax()])
 
 
 def given_back(timeline: Timeline, death: NDArray[np.float64]) -> NDArray[np.float64]:

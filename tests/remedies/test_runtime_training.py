@@ -247,7 +247,6 @@ BY_HAND = ("--device", "cpu", "--width", "64", "--depth", "2", "--length", "32",
         (("--eight-bit",), 1, 2e-4),  # moments of 8 bits: the card says equivalent, not identical
         pytest.param(("--ddp", "--bucket-view"), 2, 2e-6, marks=pytest.mark.slow),
         pytest.param(("--ddp", "--zero-1"), 2, 2e-6, marks=pytest.mark.slow),
-        pytest.param(("--fsdp1", "grad-op"), 2, 2e-6, marks=pytest.mark.slow),
         pytest.param(("--fsdp2", "root"), 2, 2e-6, marks=pytest.mark.slow),
         pytest.param(("--fsdp2", "blocks", "--replicas", "2"), 2, 2e-6, marks=pytest.mark.slow),
         pytest.param(("--fsdp2", "blocks", "--offload"), 2, 2e-6, marks=pytest.mark.slow),

@@ -158,7 +158,10 @@ elif args.fsdp2 != "none":
 
     shape = (world,) if args.replicas == 1 else (args.replicas, world // args.replicas)
     mesh = init_device_mesh(args.device, shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
-    policy = {"mesh": mesh, "offload_policy": CPUOffloadPolicy() if args.offload else OffloadPolicy()}
+    policy = {
+        "mesh": mesh,
+        "offload_policy": CPUOffloadPolicy(pin_memory=args.device == "cuda") if args.offload else OffloadPolicy(),
+    }
     if args.fsdp2 == "blocks":
         for block in model.blocks:
             fully_shard(block, **policy)
