@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .private import open_composite
+from .private import open_composite, sdp_priority_order
 from .scratch import Target
 
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3  # at::SDPBackend
@@ -35,12 +35,13 @@ class Switches:
 
 def current_switches() -> Switches:
     """As set in this process."""
+    backends: Any = torch.backends.cuda
     return Switches(
-        flash=torch._C._get_flash_sdp_enabled(),
-        efficient=torch._C._get_mem_efficient_sdp_enabled(),
-        math=torch._C._get_math_sdp_enabled(),
-        cudnn=torch._C._get_cudnn_sdp_enabled(),
-        order=tuple(torch._C._get_sdp_priority_order()),
+        flash=backends.flash_sdp_enabled(),
+        efficient=backends.mem_efficient_sdp_enabled(),
+        math=backends.math_sdp_enabled(),
+        cudnn=backends.cudnn_sdp_enabled(),
+        order=tuple(sdp_priority_order()) or _DEFAULT_ORDER,
         deterministic=torch.are_deterministic_algorithms_enabled()
         and not torch.is_deterministic_algorithms_warn_only_enabled(),
     )

@@ -16,14 +16,21 @@ import torch
 
 from ...diagnosers.interface import CATEGORIES, Category
 from . import autocast_ops as ops
-from .private import RawKernel, has_kernel_for, register_kernels
+from .private import (
+    AUTOCAST_CUDA,
+    RawKernel,
+    has_kernel_for,
+    operator_names,
+    register_kernels,
+    set_key_included,
+    without_key,
+)
 from .storages import is_virtual
 
 if TYPE_CHECKING:
     from .session import Session
 
-KEY = torch._C.DispatchKey.AutocastCUDA
-_KEYS = torch._C.DispatchKeySet(KEY)
+KEY = AUTOCAST_CUDA
 
 
 class Casts:
@@ -98,7 +105,7 @@ def kernels(casts: Casts) -> dict[str, RawKernel]:
 
 def _casting(casts: Casts, to: Callable[[tuple[Any, ...]], torch.dtype], op: Any) -> RawKernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+        with without_key(KEY):
             dtype = to(args)
             if kwargs:
                 kwargs = {name: casts.cast(value, dtype) for name, value in kwargs.items()}
@@ -111,7 +118,7 @@ def _float_result(op: Any) -> RawKernel:
     place = [argument.name for argument in op._schema.arguments].index("dtype")
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+        with without_key(KEY):
             given = kwargs.get("dtype") if len(args) <= place else args[place]
             if given is None and eligible(args[0]):
                 if len(args) > place:
@@ -130,7 +137,7 @@ def _float_appended(op: Any, wide: Any) -> RawKernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         values = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
         dtype = torch.float32 if eligible(args[0]) else args[0].dtype
-        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+        with without_key(KEY):
             return wide(*(values[name] for name in names), dtype=dtype)
 
     return kernel
@@ -140,7 +147,7 @@ def _banned(op: Any) -> RawKernel:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if is_virtual(args[0]):
             raise RuntimeError(ops.BANNED_MESSAGE)
-        with torch._C._ExcludeDispatchKeyGuard(_KEYS):
+        with without_key(KEY):
             return op(*args, **kwargs)
 
     return kernel
@@ -148,7 +155,7 @@ def _banned(op: Any) -> RawKernel:
 
 def known(names: str) -> list[str]:
     """Those of `names` that this torch has and casts."""
-    there = set(torch._C._dispatch_get_all_op_names())
+    there = set(operator_names())
     return [name for name in names.split() if f"aten::{name}" in there and has_kernel_for(f"aten::{name}", KEY)]
 
 
@@ -158,7 +165,7 @@ def unknown() -> list[str]:
     listed = {f"aten::{name}" for names in (*lists, ops.BANNED, ops.ELSEWHERE) for name in names.split()}
     return sorted(
         name
-        for name in torch._C._dispatch_get_all_op_names()
+        for name in operator_names()
         if name.startswith("aten::") and name not in listed and has_kernel_for(name, KEY)
     )
 
@@ -171,11 +178,11 @@ def overload(name: str) -> Any:
 @contextmanager
 def active_on_this_thread() -> Iterator[None]:
     """The kernels above run on this thread while autocast is on."""
-    torch._C._dispatch_tls_set_dispatch_key_included(KEY, True)
+    set_key_included(KEY, True)
     try:
         yield
     finally:
-        torch._C._dispatch_tls_set_dispatch_key_included(KEY, False)
+        set_key_included(KEY, False)
 
 
 @contextmanager

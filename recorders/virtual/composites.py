@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import attention
-from .private import has_kernel_for, open_composite, register_kernels, register_meta_kernels
+from .private import (
+    EXPLICIT_KEYS,
+    below_autograd,
+    has_kernel_for,
+    open_composite,
+    register_kernels,
+    register_meta_kernels,
+)
 from .scratch import Args, Kwargs, Target, target_of
 from .storages import is_virtual
 
@@ -23,10 +30,6 @@ if TYPE_CHECKING:
     from .tracker import Tracker
 
 _aten = torch.ops.aten
-_EXPLICIT = (
-    torch._C.DispatchKey.CompositeExplicitAutograd,
-    torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
-)
 
 # CompositeExplicitAutograd in native_functions.yaml, without a CUDA kernel, and with temporaries of their own
 OPENED = (
@@ -93,7 +96,7 @@ class _Prod(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dim: int | None, keepdim: bool, dtype: torch.dtype | None) -> torch.Tensor:
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             if dim is None:
                 result: torch.Tensor = _aten.prod.default(x, dtype=dtype)
             else:
@@ -155,7 +158,7 @@ def open_explicit(tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> 
     """Run a composite's own C++ body with the tracker watching."""
     if not any(isinstance(a, torch.Tensor) and is_virtual(a) for a in args):
         return NotImplemented
-    key = next(key for key in _EXPLICIT if has_kernel_for(func.name(), key))
+    key = next(key for key in EXPLICIT_KEYS if has_kernel_for(func.name(), key))
     return tracker.reentered(partial(func._op_dk, key), args, kwargs)
 
 
@@ -212,7 +215,7 @@ def install(session: "Session") -> Iterator[None]:
     for op, kernel in composites.values():
         tracker.handlers[op] = partial(_reentered, kernel)
     for op in OPENED:
-        if any(has_kernel_for(op.name(), key) for key in _EXPLICIT):  # type: ignore[no-untyped-call]
+        if any(has_kernel_for(op.name(), key) for key in EXPLICIT_KEYS):  # type: ignore[no-untyped-call]
             tracker.handlers[op] = open_explicit
     for op in HIDDEN:
         tracker.handlers[op] = partial(_said, session)

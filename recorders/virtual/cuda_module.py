@@ -19,6 +19,7 @@ import torch
 
 from .gpus import SimulatedGpus
 from .patching import Patches, patches
+from .private import C, device_index
 from .streams import Stream, exchange_device, selected, set_stream
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _python_functions(gpus: SimulatedGpus) -> dict[str, object]:
     arch = ARCH_LIST_BEFORE_SM75 if old else ARCH_LIST
 
     def used(device: Any = None) -> int:
-        free, total = gpus.mem_get_info(torch.cuda._utils._get_device_index(device, optional=True))
+        free, total = gpus.mem_get_info(device_index(device))
         return total - free
 
     return {
@@ -277,8 +278,8 @@ def install(session: "Session") -> Iterator[None]:
         held.set(torch.cuda, "_initialized", False)
         held.set(torch.cuda, "_queued_calls", [])
         held.set(torch.cuda, "_cached_device_count", None)
-        held.set_all(torch._C, _c_functions(gpus))
-        held.set_all(torch._C, _accelerator_functions(gpus))
+        held.set_all(C, _c_functions(gpus))
+        held.set_all(C, _accelerator_functions(gpus))
         _swap(held, {**_python_functions(gpus), "_lazy_init": _lazy_init})
         held.set(torch.cuda.nvtx, "_nvtx", _Nvtx())
         held.set(torch.cuda.nccl, "version", lambda: NCCL_VERSION)

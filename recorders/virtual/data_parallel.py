@@ -12,6 +12,7 @@ import torch
 
 from ..errors import UnsupportedOperationError
 from .patching import patches
+from .private import C
 from .unsupported import users_line
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def install(session: "Session") -> Iterator[None]:
     """The functions of torch._C that torch.nn.parallel.comm calls, for the time of the block."""
     with patches() as held:
         held.set_all(
-            torch._C,
+            C,
             {
                 "_scatter": scatter,
                 "_scatter_out": scatter_out,

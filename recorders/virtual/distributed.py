@@ -20,6 +20,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d
 
 from .patching import Patches, patches
+from .private import shape_verifier
 from .process_group import SMALL_MESSAGE, VirtualGroup, peers
 from .shadows import known_numbers, tell_numbers
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _BACKEND = "oomdoc_virtual"
 TIMEOUT = timedelta(minutes=10)  # torch's default for NCCL; nothing ever waits
+_HASH_STORE: Any = vars(dist)["HashStore"]
 c10d: Any = torch.distributed.distributed_c10d
 _original_helper: Callable[..., Any] = c10d._new_process_group_helper
 _original_init: Callable[..., None] = c10d.init_process_group
@@ -80,7 +82,7 @@ def _init(session: "Session") -> Callable[..., None]:
             timeout=timeout or TIMEOUT,
             world_size=world_size,
             rank=rank,
-            store=torch._C._distributed_c10d.HashStore(),
+            store=_HASH_STORE(),
             group_name=group_name,
         )
         if device_id is not None:
@@ -237,7 +239,7 @@ def install(session: "Session") -> Iterator[None]:
 
     if _BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(_BACKEND, _make_group, extended_api=True, devices=["cpu", "cuda"])
-    verify = torch.distributed.utils._verify_param_shape_across_processes
+    verify = shape_verifier()
     with patches() as held:
         held.set(peers, "session", session)
         _patch_c10d(held, session)

@@ -17,15 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from .private import (
-    current_node,
-    raw_is_meta,
-    raw_storage,
-    storage_use_count,
-    tensor_use_count,
-)
+from .private import TorchDispatchMode, current_node, raw_is_meta, raw_storage, storage_use_count, tensor_use_count
 from .storages import RECORDS, Kind, StorageRecord, tag_storage
 
 _aten = torch.ops.aten

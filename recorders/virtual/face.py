@@ -13,7 +13,18 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from .patching import Patches, patches
-from .private import raw_device, raw_is_meta, raw_storage
+from .private import (
+    C_NN,
+    TENSOR_BASE,
+    C,
+    fake_tensor_class,
+    make_wrapper_subclass,
+    raw_device,
+    raw_is_meta,
+    raw_storage,
+    shallow_copy_compatible,
+    swap_tensor_impl,
+)
 from .storages import CPU, META, RECORDS, Kind, asking_for_meta, device_of, inside, kind_of, looking_inside, tag_storage
 from .streams import selected
 
@@ -21,7 +32,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 _NOWHERE = 1 << 60  # no process has memory there: who follows such a pointer is stopped, and corrupts nothing
-_BASE: Any = torch._C.TensorBase
+_BASE: Any = TENSOR_BASE
 _raw_to: Callable[..., torch.Tensor] = _BASE.to
 _raw_data_ptr: Callable[[torch.Tensor], int] = _BASE.data_ptr
 _raw_data: Any = _BASE.data
@@ -187,7 +198,7 @@ def _set_data(self: torch.Tensor, value: torch.Tensor) -> None:
     fresh = value.detach().requires_grad_(self.requires_grad)
     if grad is not None:
         self.grad = None
-    torch._C._swap_tensor_impl(self, fresh)
+    swap_tensor_impl(self, fresh)
     if hooks:  # they hang on the C++ object that has just gone
         self._backward_hooks = None
         self._backward_hooks = hooks
@@ -216,7 +227,7 @@ def _compatible(input: torch.Tensor, from_: torch.Tensor) -> bool:
     return kinds[0] is kinds[1] if Kind.META in kinds else True
 
 
-_raw_compatible: Callable[[torch.Tensor, torch.Tensor], bool] = torch._has_compatible_shallow_copy_type
+_raw_compatible = shallow_copy_compatible
 
 
 # ---- reading values
@@ -315,14 +326,13 @@ def _wrapper_subclass(raw: Callable[..., torch.Tensor]) -> Callable[..., torch.T
 @contextmanager
 def install(session: "Session") -> Iterator[None]:
     """The overrides on torch.Tensor for the time of the block."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
+    fake: Any = fake_tensor_class()
     with patches() as held:
         _install_on_tensor(held)
-        held.set(torch._C._nn, "_parse_to", _parse_to(torch._C._nn._parse_to))
-        held.set(torch._C, "_group_tensors_by_device_and_dtype", _grouped(torch._C._group_tensors_by_device_and_dtype))
-        held.set(FakeTensor, "__new__", staticmethod(_fake_tensor_new(FakeTensor.__new__)))
-        held.swap_everywhere([(torch._has_compatible_shallow_copy_type, _compatible)])
+        held.set(C_NN, "_parse_to", _parse_to(C_NN._parse_to))
+        held.set(C, "_group_tensors_by_device_and_dtype", _grouped(C._group_tensors_by_device_and_dtype))
+        held.set(fake, "__new__", staticmethod(_fake_tensor_new(fake.__new__)))
+        held.swap_everywhere([(shallow_copy_compatible, _compatible)])
         yield
 
 
@@ -352,6 +362,6 @@ def _install_on_tensor(held: Patches) -> None:
         "__repr__": _repr,
         "__format__": _format,
         "__dlpack__": _no_exchange("__dlpack__"),
-        "_make_wrapper_subclass": staticmethod(_wrapper_subclass(torch.Tensor._make_wrapper_subclass)),
+        "_make_wrapper_subclass": staticmethod(_wrapper_subclass(make_wrapper_subclass)),
     }
     held.set_all(torch.Tensor, values)

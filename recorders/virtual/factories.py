@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext, _device_constructors
 
 from .face import canonical_device
 from .hostside import mark_pinned
 from .patching import patches
+from .private import TENSOR_BASE, DeviceContext, device_constructors, function_mode_stack, function_modes
 from .storages import CPU, asking_for_meta, inside
 
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like")
 _NEW = ("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
 _FROM_DATA = ("tensor", "as_tensor", "asarray")
-_mode_stack: Callable[[], list[Any]] = _get_current_function_mode_stack
-_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 
 
 def _asked(kwargs: dict[str, Any]) -> torch.device | None:
@@ -36,7 +33,7 @@ def _asked(kwargs: dict[str, Any]) -> torch.device | None:
     device = kwargs.get("device")
     if device is not None:
         return canonical_device(device)
-    return _default_device() if _function_modes() else None
+    return _default_device() if function_modes() else None
 
 
 def _default_device() -> torch.device | None:
@@ -44,7 +41,7 @@ def _default_device() -> torch.device | None:
 
     `torch.get_default_device` calls `torch.tensor` to learn the index.
     """
-    for mode in reversed(_mode_stack()):
+    for mode in reversed(function_mode_stack()):
         if isinstance(mode, DeviceContext):
             return canonical_device(mode.device)
     return None
@@ -106,7 +103,7 @@ def _new_tensor(self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any
 
 
 def _wrap_new(name: str) -> Callable[..., torch.Tensor]:
-    original: Callable[..., torch.Tensor] = getattr(torch._C.TensorBase, name)
+    original: Callable[..., torch.Tensor] = getattr(TENSOR_BASE, name)
 
     @functools.wraps(original)
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -150,7 +147,7 @@ Device.__module__, Device.__qualname__, Device.__name__ = "torch", "device", "de
 @contextmanager
 def install(session: "Session") -> Iterator[None]:
     """The factories of torch and of Tensor for the time of the block."""
-    constructors = _device_constructors()  # computed and cached before any name is replaced
+    constructors = device_constructors()  # computed and cached before any name is replaced
     names = sorted(
         {name for name, value in vars(torch).items() if callable(value) and value in constructors} | set(_LIKE)
     )

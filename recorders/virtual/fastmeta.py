@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .private import has_kernel_for, raw_is_meta
+from .private import META_LIBRARY, OpOverload, decompositions, has_kernel_for, meta_registrations, raw_is_meta
 
 # Composite in C++, but the composite calls a kernel that `meta` lacks, or is not what the CUDA kernel returns.
 KEEP_PYTHON = (
@@ -101,11 +101,13 @@ def _make(described: Any) -> Any:
 @contextmanager
 def fast_meta_kernels() -> Iterator[Memo]:
     """Within, `meta` runs on C++ kernels where torch has them. Yields the memo for the ones it has not."""
-    from torch import _meta_registrations as registrations
-
+    registrations = meta_registrations()
+    if registrations is None:  # torch's own kernels, which are slower
+        yield Memo(frozenset())
+        return
     python_kernels = _python_kernels()
     library: Any = torch.library.Library
-    original: Any = registrations._meta_lib_dont_use_me_use_register_meta
+    original: Any = getattr(registrations, META_LIBRARY)
     names = {name for name in _registered(original) if name in python_kernels}
     expected = _self_test()
     original._destroy()
@@ -124,18 +126,16 @@ def fast_meta_kernels() -> Iterator[Memo]:
         restored = library("aten", "IMPL", "Meta")
         for name in names:
             restored.impl(*python_kernels[name])
-        registrations._meta_lib_dont_use_me_use_register_meta = restored
+        setattr(registrations, META_LIBRARY, restored)
 
 
 def _python_kernels() -> dict[str, tuple[Any, Callable[..., Any]]]:
     """Operation name -> (operation, Python meta kernel), with torch's own precedence."""
-    from torch._decomp import global_decomposition_table
-
     table: dict[str, tuple[Any, Callable[..., Any]]] = {}
     for kind in ("meta", "post_autograd", "pre_autograd"):
-        for op, kernel in global_decomposition_table[kind].items():
+        for op, kernel in decompositions()[kind].items():
             name: Any = getattr(op, "name", None)
-            if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten":
+            if isinstance(op, OpOverload) and op.namespace == "aten":
                 table.setdefault(name(), (op, kernel))
     return table
 

@@ -158,7 +158,8 @@ def _dense(call: _Call, query: torch.Tensor, key: torch.Tensor, value: torch.Ten
     groups = query.shape[1] // key.shape[1]
     key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
     scores = flex_scores(query, key, value, call.score_mod, call.block_mask, call.scale, {})[1]
-    return torch._safe_softmax(scores, dim=-1).to(query.dtype) @ value
+    shares: torch.Tensor = torch.ops.aten._safe_softmax.default(scores, -1)
+    return shares.to(query.dtype) @ value
 
 
 def _in_order_of(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

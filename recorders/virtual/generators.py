@@ -17,12 +17,12 @@ from .patching import patches
 if TYPE_CHECKING:
     from .session import Session
 
-_RAW_GENERATOR: Any = torch._C.Generator
+_RAW_GENERATOR: Any = torch.Generator
 DEFAULT_SEED = 67280421310721  # c10::detail::default_rng_seed_val
 STATE_BYTES = 16
 
 
-class CudaGenerator(torch._C.Generator):
+class CudaGenerator(torch.Generator):
     """A generator whose device is `cuda:N`."""
 
     def __new__(cls, device: Any = "cuda") -> "CudaGenerator":

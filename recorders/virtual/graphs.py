@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .patching import patches
+from .private import C
 from .streams import current_stream_handle, selected
 
 if TYPE_CHECKING:
@@ -157,6 +158,6 @@ def install(session: "Session") -> Iterator[None]:
         held.set(graphs, "_graph_pool_handle", lambda: (0, next(_user_ids)))
         held.set(graphs.graph, "default_capture_stream", None)
         for name, function in _pool_functions(session).items():
-            held.set(torch._C, name, function)
+            held.set(C, name, function)
             held.set(memory, name, function)
         yield

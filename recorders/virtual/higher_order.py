@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import flex
+from .private import EXPLICIT_KEYS
 from .unsupported import unsupported
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def run_eagerly(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tracke
             return flex.fused(args)
         if tracker.note is not None:
             tracker.note(flex.EAGER)
-    kernel = func.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+    kernel = func.py_kernels.get(EXPLICIT_KEYS[0])
     if kernel is None:
         raise unsupported(f"higher_order::{name}", "it has no eager implementation")
     return kernel(*args, **kwargs)

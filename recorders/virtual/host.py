@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from .private import raw_is_meta
+from .private import TorchDispatchMode, raw_is_meta
 
 BIG_ELEMENTS = 256 * 1024
 

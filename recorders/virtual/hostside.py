@@ -13,13 +13,13 @@ from torch.overrides import has_torch_function_unary
 
 from .host import real_zeros
 from .patching import patches
-from .private import raw_is_meta, raw_storage
+from .private import TENSOR_BASE, raw_is_meta, raw_storage
 from .storages import RECORDS, Kind, device_of, inside, kind_of
 
 if TYPE_CHECKING:
     from .session import Session
 
-_BASE: Any = torch._C.TensorBase
+_BASE: Any = TENSOR_BASE
 _raw_numpy: Callable[..., Any] = _BASE.numpy
 _raw_tolist: Callable[[torch.Tensor], Any] = _BASE.tolist
 

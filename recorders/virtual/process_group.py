@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from .face import canonical_device
 from .nccl import connects
-from .private import raw_is_meta
+from .private import finished_work, raw_is_meta
 from .shadows import tell
 from .storages import is_virtual
 
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 
 SMALL_MESSAGE = 1024  # elements of an integer tensor that a script may decide by
 _Tensors = Sequence[torch.Tensor]
-_c10d: Any = torch._C._distributed_c10d
 
 
 def _done(result: object) -> Any:
     """A finished Work with `result` as the value of its future."""
     future: torch.futures.Future[object] = torch.futures.Future()
     future.set_result(result)
-    return _c10d._create_work_from_future(future)
+    return finished_work(future)
 
 
 def _flat(tensors: _Tensors) -> torch.Tensor | None:

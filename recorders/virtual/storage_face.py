@@ -12,13 +12,13 @@ import torch
 
 from .face import canonical_device, pointer_of
 from .patching import patches
-from .private import raw_storage
+from .private import STORAGE_BASE, raw_storage
 from .storages import CPU, META, RECORDS, Kind, inside, tag_storage
 
 if TYPE_CHECKING:
     from .session import Session
 
-_BASE: Any = torch._C.StorageBase
+_BASE: Any = STORAGE_BASE
 _raw_device: Callable[[torch.UntypedStorage], torch.device] = _BASE.device.__get__
 _make: Any = torch.UntypedStorage
 _raw_resize: Callable[[torch.UntypedStorage, int], object] = _BASE.resize_

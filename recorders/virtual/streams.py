@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .patching import patches
+from .private import C
 
 if TYPE_CHECKING:
     from .session import Session
@@ -298,7 +299,7 @@ def install(session: "Session") -> Iterator[None]:
             ]
         )
         held.set_all(
-            torch._C,
+            C,
             {
                 "_cuda_getCurrentStream": lambda i: (selected.stream_ids.get(i, 0), i, _CUDA_DEVICE_TYPE),
                 "_cuda_getDefaultStream": lambda i: (0, i, _CUDA_DEVICE_TYPE),

@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode
 
 from .face import Process, canonical_device
 from .host import WorkerMode
 from .patching import patches
+from .private import current_dispatch_mode, pop_dispatch_mode
 from .storages import state
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def _leave_in_child() -> None:
     session, _Current.session = _Current.session, None
     if session is None:
         return
-    if _get_current_dispatch_mode() is session.tracker:
-        _pop_mode()
+    if current_dispatch_mode() is session.tracker:
+        pop_dispatch_mode()
         if state.exotic:
             WorkerMode().__enter__()  # type: ignore[no-untyped-call]  # torch's
     Process.forked = True

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...diagnosers.interface import CATEGORIES, Category
 from ..errors import UnsupportedOperationError
@@ -24,7 +22,17 @@ from .host import as_meta, as_real, wants_virtual
 from .kernel_call import KernelCall
 from .operands import Operands, look, mixed_devices, placement
 from .operations import OpInfo
-from .private import FAKE_MODE_KEY, current_graph_task_id, get_dispatch_mode, open_composite, raw_is_meta, raw_storage
+from .private import (
+    FAKE_MODE_KEY,
+    HigherOrderOperator,
+    TorchDispatchMode,
+    current_graph_task_id,
+    fake_tensor_class,
+    get_dispatch_mode,
+    open_composite,
+    raw_is_meta,
+    raw_storage,
+)
 from .scratch import Scratch
 from .storages import META, RECORDS, Kind, inside, looking_inside, tag_storage
 from .unsupported import unsupported
@@ -345,9 +353,7 @@ def _propagate(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _foreign_kind(each: type) -> int:
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    if issubclass(each, FakeTensor):
+    if issubclass(each, fake_tensor_class()):
         return 1
     own = getattr(each, "__torch_dispatch__", None)
     return 0 if own is None or own is torch.Tensor.__torch_dispatch__ else 2
