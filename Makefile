@@ -8,7 +8,7 @@ TEST_ARGS ?=
 EXTRAS ?= dev,docs,examples,breadth
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow test-next test-frameworks gpu-check lint bench browser docs screenshots setup clean accuracy
+.PHONY: demo test test-slow test-next test-frameworks gpu-check lint bench browser launchers docs screenshots setup clean accuracy
 
 setup: $(READY)
 
@@ -55,6 +55,12 @@ lint: $(READY)
 browser:
 	command -v chromium || command -v chromium-browser || command -v google-chrome || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+
+# the launchers around and inside `oomdoc run` that the slow tests start; each test skips, and says so, without its own
+launchers: $(READY)
+	command -v mpirun && command -v slurmctld || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends openmpi-bin slurmctld slurmd slurm-client munge; }
+	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) deepspeed
 
 # the site, in build/site; strict: a warning is an error
 docs: $(READY)

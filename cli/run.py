@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import OomdocError
 from .format import Format
 from .in_place import tell_of_rank
 from .options import (
@@ -111,7 +112,10 @@ def _report(directory: Path, result: "RunResult", form: Format, output: Path | N
         say(_without_gpu(status))
     elif status and not result.out_of_memory:
         say(f"the script ended with status {status}; what follows is the memory until then")
-    write_file(directory / "report.json", render(report, Format.JSON, None))
+    try:
+        write_file(directory / "report.json", render(report, Format.JSON, None))
+    except OomdocError as error:  # a full disk: the status stays the script's
+        say(str(error))
     if diagnosis.profile.devices or form is not Format.TERMINAL or output is not None:
         emit(report, form, output)
 

@@ -1,10 +1,11 @@
 """The user's source files, as far as they can be read here."""
 
-import os
+import re
 from functools import lru_cache
 from pathlib import Path
 
 _LARGEST_BYTES = 4 * 2**20
+_OF_PACKAGES = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 
 @lru_cache(maxsize=256)
@@ -34,10 +35,7 @@ def short_path(file: str) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         pass
-    parts = path.parts
-    if "site-packages" in parts:
-        return os.path.join(*parts[parts.index("site-packages") + 1 :])
-    return file
+    return _OF_PACKAGES.sub("", file)
 
 
 def stable_path(file: str) -> str:

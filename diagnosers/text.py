@@ -1,6 +1,7 @@
 """Words and numbers of titles and evidence."""
 
 from .interface import DeviceProfile, Location
+from .source import short_path
 
 
 def size(count: int) -> str:
@@ -16,11 +17,8 @@ def percent(share: float) -> str:
 
 
 def line(location: Location) -> str:
-    """`train.py:40 (main)`; files of packages from the package on."""
-    file = location.file
-    for root in ("site-packages/", "dist-packages/", "site-packages\\"):
-        file = file.rpartition(root)[2]
-    return f"{file}:{location.line} ({location.function})"
+    """`train.py:40 (main)`, as `short_path` names the file."""
+    return f"{short_path(location.file)}:{location.line} ({location.function})"
 
 
 def moment(profile: DeviceProfile) -> str:

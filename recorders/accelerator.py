@@ -160,7 +160,7 @@ class Cuda:
             return None
         try:  # a tenth of the time of asking its storage
             address = int(tensor.data_ptr() - tensor.storage_offset() * tensor.element_size())
-        except (NotImplementedError, RuntimeError):  # sparse ones, functorch wrappers, fake tensors
+        except (NotImplementedError, RuntimeError, ValueError):  # sparse, functorch wrappers, fake, lazy ones
             return None
         return (tensor.get_device(), address) if address > 0 else None
 

@@ -43,7 +43,7 @@ def collect(spec: "RunSpec", exit_status: int, overseer: "Overseer | None" = Non
         paths = [path for path in paths if placed is None or rank_of(path) == placed.rank]
     statuses = [read_status(path) for path in paths]
     failures = [sentence(each["failure"]) for each in statuses if each.get("failure")]
-    ended = _ended(statuses, exit_status, overseer)
+    ended = _ended(statuses, exit_status, overseer, own=not spec.elastic and not spec.others)
     if not statuses:
         failures = [f"the recorder was ended from outside (status {exit_status}) before it could write anything"]
     failed = [each for each in statuses if each.get("out_of_memory")]
@@ -81,10 +81,17 @@ def sentence(failure: Mapping[str, Any]) -> str:
     return f"{failure.get('message', 'the run could not be recorded')}{where}{hint}"
 
 
-def _ended(statuses: Sequence[Mapping[str, Any]], exit_status: int, overseer: "Overseer | None") -> tuple[str, ...]:
-    """One sentence for each rank that left without writing how it ended, and for a bus error that one reports."""
+def _ended(
+    statuses: Sequence[Mapping[str, Any]], exit_status: int, overseer: "Overseer | None", *, own: bool
+) -> tuple[str, ...]:
+    """One sentence for each rank that left without writing how it ended, and for a bus error that one reports.
+
+    `own`: the status is the rank's, not that of a launcher in between.
+    """
     gone = [each for each in statuses if each.get("running")]
-    told = [f"{_who(each, len(statuses))} {_killed(each, exit_status, overseer)}" for each in gone]
+    how = f"ended with status {exit_status} and left no word: by os._exit, or nothing can be written where it ran"
+    killed = not own or not 0 <= exit_status < 128
+    told = [f"{_who(each, len(statuses))} {_killed(each, exit_status, overseer) if killed else how}" for each in gone]
     bus = [each for each in statuses if "Bus error" in str(each.get("error"))]
     told += [f"{_who(each, len(statuses))} lost a process to a bus error: {_shm()}" for each in bus]
     return tuple(told)

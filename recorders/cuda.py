@@ -25,6 +25,7 @@ from .placing import Ambiguous, modules_of, place
 from .recorder import Taken
 from .role_log import DeviceLog, RoleLog
 from .script import LAUNCHER_FILE, is_recorder
+from .uploading import faults_told
 
 MAX_ENTRIES = 300_000  # of the ring, per device: some 50 steps of a GPT-2, and 200 MB of the host
 # cuBLAS's own workspace as torch asks for it (CUDABlas: 2 x 4096 + 8 x 16 KiB; 32 MiB from sm_90 on): made in a
@@ -272,7 +273,8 @@ def cuda_recorder(
 
     def observed(*facts: int) -> None:
         if os.getpid() == pid:  # not in a worker that the script forked
-            recorder.out_of_memory(*facts)
+            with faults_told():  # of the error itself the script must hear
+                recorder.out_of_memory(*facts)
 
     device.start(max_entries=max_entries, stacks=stacks)
     device.observe_oom(observed)

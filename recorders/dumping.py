@@ -29,7 +29,7 @@ class Dumper:
         self.rank = rank
         self.facts = facts
         self._last_oom = -OOM_PAUSE_SECONDS
-        self._at_work = False
+        self.at_work = False  # what ends the process waits until it is over
 
     @property
     def path(self) -> Path:
@@ -47,9 +47,9 @@ class Dumper:
 
         With `keep` the file is written only where it says so; the snapshot is the result all the same.
         """
-        if self._at_work:
+        if self.at_work:
             return None
-        self._at_work = True
+        self.at_work = True
         path = self.path if name is None else self.spec.run_dir / name
         try:
             taken = self.recorder.snapshot((self.spec.script, *self.spec.args))
@@ -61,7 +61,7 @@ class Dumper:
             say(f"{path} was not written: {error.strerror or error}{stands(path)}")
             return None
         finally:
-            self._at_work = False
+            self.at_work = False
         upload(self.spec.upload, path)
         return snapshot
 

@@ -11,8 +11,6 @@ the first forward), forward, backward, optimizer, other.
 
 import gc
 import weakref
-from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -22,7 +20,6 @@ from torch.nn.modules import module as _module
 from torch.optim import optimizer as _optimizer
 
 from ..diagnosers.interface import CATEGORIES, Category
-from .virtual.private import sequence_number
 
 SETUP, FORWARD, BACKWARD, OPTIMIZER, OTHER = "setup", "forward", "backward", "optimizer", "other"
 PARAMETER, BUFFER, GRADIENT, STATE, INPUT = (
@@ -31,6 +28,9 @@ PARAMETER, BUFFER, GRADIENT, STATE, INPUT = (
 )
 
 Kind = TypeVar("Kind", torch.nn.Module, torch.optim.Optimizer)
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # no wrapper of others
 
 
 class Sink(Protocol):
@@ -42,6 +42,10 @@ class Sink(Protocol):
 
     def mark(self, tensor: torch.Tensor, category: int) -> None:
         """The tensor's allocation has this role, an index into `diagnosers.interface.CATEGORIES`."""
+        ...
+
+    def mark_all(self, tensors: Iterable[torch.Tensor], category: int) -> None:
+        """The same of many, most of which were marked in the step before."""
         ...
 
 
@@ -76,8 +80,6 @@ class Hooks:
         self._outside_backward = 0  # len(running) when the outermost engine run began
         self._stepped = False  # an optimizer step was made since the last forward
         self._own_optimizer: bool | None = None  # the script has no torch optimizer; None = not known yet
-        self._sequence = array("Q")  # autograd sequence numbers at which the running module changed ...
-        self._sequence_module = array("i")  # ... and which one ran from there on
 
     @contextmanager
     def install(self) -> Iterator["Hooks"]:
@@ -129,11 +131,6 @@ class Hooks:
         """The id of the innermost running module, -1 = none."""
         return self.running[-1] if self.running else -1
 
-    def module_at(self, sequence: int) -> int:
-        """Which module made the autograd node with this sequence number; -1 = none or not known."""
-        at = bisect_right(self._sequence, sequence) - 1
-        return self._sequence_module[at] if at >= 0 else -1
-
     # ---- modules
 
     def _enter(self, module: torch.nn.Module, inputs: Any) -> None:
@@ -141,17 +138,19 @@ class Hooks:
             self._begin_if_stepped()
             self.requests += 1
             self._root(module)
-            for value in inputs if isinstance(inputs, tuple) else ():
-                if isinstance(value, torch.Tensor) and not value.requires_grad:
-                    self._mark(value, INPUT)
+            values = inputs if isinstance(inputs, tuple) else ()
+            self._mark((each for each in values if isinstance(each, torch.Tensor) and not each.requires_grad), INPUT)
             self.autocast = (
                 str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
                 if torch.is_autocast_enabled("cuda")
                 else None
             )
         self.running.append(self._id_of(module))
-        self.recomputes |= self.recomputing
-        self._moved(FORWARD if self.phase != BACKWARD else BACKWARD)
+        if self.phase == BACKWARD:
+            self.recomputes |= self.recomputing
+            self._moved(BACKWARD)
+        else:
+            self._moved(FORWARD)
 
     def _leave(self, module: torch.nn.Module, _: Any, __: Any) -> None:
         if self.running:
@@ -188,7 +187,7 @@ class Hooks:
 
     def _parameter_registered(self, module: torch.nn.Module, name: str, parameter: Any) -> None:
         if isinstance(parameter, torch.Tensor):
-            self._mark(parameter, PARAMETER)
+            self._mark((parameter,), PARAMETER)
 
     # ---- phases
 
@@ -208,10 +207,8 @@ class Hooks:
     def backward_ended(self) -> None:
         """The engine returned, unless this was a nested run."""
         if self.phase == BACKWARD and not self._backwards:
-            for root in self.roots:
-                module = root()
-                if module is not None:
-                    self.mark_gradients(module.parameters())
+            for root in self.live_roots():
+                self.mark_gradients(held_by(root)[0])
             self._moved(OPTIMIZER if self._in_step else FORWARD if self.running else OTHER)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -220,6 +217,7 @@ class Hooks:
         if not any(known() is optimizer for known in self.optimizers):
             self.optimizers.append(weakref.ref(optimizer))
         for group in optimizer.param_groups:
+            self._mark(group["params"], PARAMETER)  # a model's own were told of; these may be of none
             self.mark_gradients(group["params"])
         self._moved(OPTIMIZER)
 
@@ -264,35 +262,23 @@ class Hooks:
 
     def _moved(self, phase: str) -> None:
         self.phase = phase
-        module = self.current()
-        if self._sequence_module and self._sequence_module[-1] == module:
-            pass
-        elif self.phase != BACKWARD:
-            self._sequence.append(max(sequence_number(), self._sequence[-1] if self._sequence else 0))
-            self._sequence_module.append(module)
-        self.sink.changed(phase, self.step, module)
+        self.sink.changed(phase, self.step, self.running[-1] if self.running else -1)
         if self.on_change is not None:
             self.on_change()
 
     # ---- roles
 
     def mark_module(self, module: torch.nn.Module) -> None:
-        for parameter in module.parameters():
-            self._mark(parameter, PARAMETER)
-        for buffer in module.buffers():
-            self._mark(buffer, BUFFER)
+        parameters, buffers = held_by(module)
+        self._mark(parameters, PARAMETER)
+        self._mark(buffers, BUFFER)
 
     def mark_gradients(self, parameters: Iterable[Any]) -> None:
-        for parameter in parameters:
-            self._mark(parameter, PARAMETER)
-            if isinstance(parameter, torch.Tensor) and parameter.is_leaf and parameter.grad is not None:
-                self._mark(parameter.grad, GRADIENT)
+        leaves = (each for each in parameters if isinstance(each, torch.Tensor) and each.is_leaf)
+        self._mark([grad for each in leaves if (grad := each.grad) is not None], GRADIENT)
 
     def mark_state(self, optimizer: torch.optim.Optimizer) -> None:
-        parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        for value in tensors_in(optimizer.state):
-            if id(value) not in parameters:
-                self._mark(value, STATE)
+        self._mark(tensors_in(optimizer.state), STATE)  # a parameter among them stays one: the stronger role
 
     def mark_everything(self, modules: Iterable[torch.nn.Module] = ()) -> None:
         """At the end: the roles of all that the known modules and optimizers still hold."""
@@ -306,7 +292,7 @@ class Hooks:
             ]
         for module in (*self.live_roots(), *modules):
             self.mark_module(module)
-            self.mark_gradients(module.parameters())
+            self.mark_gradients(held_by(module)[0])
         for optimizer in self.live_optimizers():
             self.mark_state(optimizer)
 
@@ -328,14 +314,14 @@ class Hooks:
     def live_optimizers(self) -> list[torch.optim.Optimizer]:
         return [optimizer for reference in self.optimizers if (optimizer := reference()) is not None]
 
-    def _mark(self, tensor: Any, category: int) -> None:
-        if not isinstance(tensor, torch.Tensor):
-            return
-        if not hasattr(type(tensor), "__tensor_flatten__"):
-            self.sink.mark(tensor, category)
-            return
-        for inner in plain_tensors(tensor):
-            self.sink.mark(inner, category)
+    def _mark(self, tensors: Iterable[torch.Tensor | None], category: int) -> None:
+        found: list[torch.Tensor] = []
+        for tensor in tensors:
+            if type(tensor) in _PLAIN:
+                found.append(tensor)  # type: ignore[arg-type]
+            elif tensor is not None:
+                found += plain_tensors(tensor)
+        self.sink.mark_all(found, category)
 
 
 def living(kind: type[Kind]) -> list[Kind]:
@@ -364,16 +350,36 @@ def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [inner for part in parts if isinstance(part, torch.Tensor) for inner in plain_tensors(part)]
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in a nest of mappings, lists and tuples."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from tensors_in(each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from tensors_in(each)
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor in a nest of mappings, lists and tuples, the first one first."""
+    found: list[torch.Tensor] = []
+    nest = [value]
+    while nest:
+        each = nest.pop()
+        if isinstance(each, torch.Tensor):
+            found.append(each)
+        elif isinstance(each, Mapping):
+            nest.extend(reversed(list(each.values())))
+        elif isinstance(each, (list, tuple)):
+            nest.extend(reversed(each))
+    return found
+
+
+def held_by(module: torch.nn.Module) -> tuple[list[torch.Tensor | None], list[torch.Tensor | None]]:
+    """Parameters and buffers of the module and its parts: `parameters()` at a fraction of the time, in any order."""
+    parameters: list[torch.Tensor | None] = []
+    buffers: list[torch.Tensor | None] = []
+    seen = {module}
+    nest = [module]
+    while nest:
+        part = nest.pop()
+        parameters += part._parameters.values()
+        buffers += part._buffers.values()
+        for child in part._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                nest.append(child)
+    return parameters, buffers
 
 
 def _contains(root: torch.nn.Module | None, module: torch.nn.Module) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from ..errors import OomdocError
 from . import channel
 from .collecting import RunResult, collect
 from .family import DRAINED, Family
@@ -123,13 +124,18 @@ def _output(log: Path | None) -> AbstractContextManager[IO[bytes] | None]:
 
 def prepare(spec: RunSpec) -> Path:
     """The run directory, without what an earlier run left in it; -> the file that tells the ranks what to do."""
-    spec.run_dir.mkdir(parents=True, exist_ok=True)
     placed = placement() if spec.in_place else None
     path = spec.run_dir / (SPEC_FILE if placed is None else f"spec{placed.rank}.json")
-    path.write_text(json.dumps({key: _plain(value) for key, value in asdict(spec).items()}, indent=1))
-    if placed is None and spec.nnodes == 1:  # else other ranks may have begun: each clears its own
-        for leftover in (*spec.run_dir.glob("rank*.*"), *spec.run_dir.glob("node-*.json")):
-            leftover.unlink()
+    try:
+        spec.run_dir.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({key: _plain(value) for key, value in asdict(spec).items()}, indent=1))
+        if placed is None and spec.nnodes == 1:  # else other ranks may have begun: each clears its own
+            for leftover in (*spec.run_dir.glob("rank*.*"), *spec.run_dir.glob("node-*.json")):
+                leftover.unlink()
+    except OSError as error:
+        raise OomdocError(
+            f"cannot write to {spec.run_dir}: {error.strerror}; name another directory with -o"
+        ) from error
     return path
 
 

@@ -69,10 +69,10 @@ def outcome_of(error: BaseException | None, steps: int, *, oom_at_end: bool) -> 
         return Outcome(exit_status=130, steps=steps, by_signal=True)
     elif isinstance(error, Terminated):
         return Outcome(exit_status=143, steps=steps, by_signal=True)
-    elif isinstance(ours := _in_chain(error, OomdocError), OomdocError):
+    elif isinstance(ours := in_chain(error, OomdocError), OomdocError):
         return Outcome(exit_status=ours.exit_status, steps=steps, failure=_failure(ours))
     else:
-        found = _in_chain(error, torch.OutOfMemoryError) is not None
+        found = in_chain(error, torch.OutOfMemoryError) is not None
         return Outcome(exit_status=1, out_of_memory=found, steps=steps, error=f"{type(error).__name__}: {error}")
     if oom_at_end:  # the script caught it, and did not train on: that is no success
         return Outcome(exit_status=status or 1, out_of_memory=True, steps=steps)
@@ -95,7 +95,7 @@ def exit_status_of(error: SystemExit) -> int:
     return error.code & 0xFF if isinstance(error.code, int) else 1
 
 
-def _in_chain(error: BaseException, kind: type[BaseException]) -> BaseException | None:
+def in_chain(error: BaseException, kind: type[BaseException]) -> BaseException | None:
     """The error itself or the one it came from."""
     seen: set[int] = set()
     current: BaseException | None = error

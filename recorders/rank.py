@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import OomdocError
 from . import channel
+from .assumed import hint
 from .dumping import Dumper
 from .hooks import StopAfterSteps
 from .launch import DEFAULT_STEPS, RunSpec
@@ -32,14 +33,13 @@ from .seat import Seat
 from .stuck import StuckSignals, die_of
 from .summary import Summaries
 from .triggers import Due, parse
-from .uploading import say
+from .uploading import faults_told, say
 from .watch import Watch
 
 if TYPE_CHECKING:
     from .largest_batch import LargestBatch
 
 _DUMP_SIGNALS = (signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ()
-MOST_PLACES = 3  # named where the script read assumed values, the latest first
 
 
 def main(argv: list[str]) -> int:
@@ -143,7 +143,7 @@ class Recording:
         self.due = Due(parse(spec.dump))
         self.progress = Progress(recorder, channel.Speaker(os.environ.pop(channel.VARIABLE, None)), seat.rank)
         self.watch = Watch.of(spec, recorder, self.progress)
-        self.stuck = StuckSignals(self.act_for_main_thread)
+        self.stuck = StuckSignals(self.act_for_main_thread, self.dumping)
 
     def run(self) -> Outcome:
         """Run the script, dump the snapshot at the moment it ends, and say how it ended."""
@@ -165,9 +165,10 @@ class Recording:
             if self.error is not None:
                 _report(self.error)
         outcome = self.outcome()
-        if outcome.error is not None and not outcome.out_of_memory:
-            _say_what_was_assumed(self.recorder)
         if self.error is not None:
+            assumed = hint(self.error, self.recorder.assumed_reads())
+            if assumed is not None and outcome.error is not None and not outcome.out_of_memory:
+                say(assumed)
             self.error.__traceback__ = None
         return outcome
 
@@ -192,14 +193,23 @@ class Recording:
         if self.over:
             return
         self.over = True
-        snapshot = self.dumper.dump(keep=lambda taken: self.summaries.keeps(taken, self.outcome()))
-        if snapshot is not None:
-            self.summaries.write(snapshot, self.outcome())
+        with self.guarded():
+            snapshot = self.dumper.dump(keep=lambda taken: self.summaries.keeps(taken, self.outcome()))
+            if snapshot is not None:
+                self.summaries.write(snapshot, self.outcome())
+
+    def guarded(self) -> AbstractContextManager[None]:
+        """A real job outlives a fault of ours and keeps its status; on the virtual GPU the recording is the job."""
+        return faults_told() if self.spec.mode == "cuda" else nullcontext()
+
+    def dumping(self) -> bool:
+        return self.dumper.at_work or self.recorder.busy()
 
     def act_for_main_thread(self, number: int) -> None:
         """It is inside a C call and cannot: dump, and end the process if it was to end."""
         if number != signal.SIGTERM:
-            self.dumper.dump()
+            with self.guarded():
+                self.dumper.dump()
             return
         self.error = Terminated()
         self.finish()
@@ -208,26 +218,32 @@ class Recording:
 
     def on_oom(self) -> None:
         self.seat.out_of_memory()
-        self.dumper.at_oom()
+        with self.guarded():
+            self.dumper.at_oom()
 
     def on_step(self, step: int) -> None:
-        if self.due.step(step):
-            self.dumper.dump(f"rank{self.seat.rank}.step{step}.pickle")
-        if self.watch is not None:
-            self.watch.step(step)
+        with self.guarded():
+            if self.due.step(step):
+                self.dumper.dump(f"rank{self.seat.rank}.step{step}.pickle")
+            if self.watch is not None:
+                self.watch.step(step)
 
     def on_change(self) -> None:
-        self.progress.tick()
-        hooks = self.recorder.hooks
-        if not hooks.trains and self.due.request(hooks.requests):
-            self.dumper.dump(f"rank{self.seat.rank}.request{hooks.requests}.pickle")
-        if self.due.now():
-            self.dumper.dump()
+        with self.guarded():
+            self.progress.tick()
+            hooks = self.recorder.hooks
+            if not hooks.trains and self.due.request(hooks.requests):
+                self.dumper.dump(f"rank{self.seat.rank}.request{hooks.requests}.pickle")
+            if self.due.now():
+                self.dumper.dump()
 
     @contextmanager
     def _terminable(self) -> Iterator[None]:
-        """SIGTERM ends the script at the next moment when the recorder is not in the middle of an event."""
+        """SIGTERM ends the script at the next moment when the recorder is not in the middle of an event or a dump."""
         pid = os.getpid()
+
+        def again() -> None:
+            threading.Timer(0.01, os.kill, (pid, signal.SIGTERM)).start()
 
         def terminate(number: int, frame: FrameType | None) -> None:
             self.stuck.handled(number)
@@ -236,16 +252,26 @@ class Recording:
                 os.kill(os.getpid(), number)
             if self.over:  # the end is near anyway, and what is being written is to be whole
                 return
-            if self.recorder.busy():
-                threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            if self.dumping():
+                again()
                 return
             raise Terminated
 
-        previous = signal.signal(signal.SIGTERM, terminate)
+        def swallowed(unraisable: "sys.UnraisableHookArgs") -> None:
+            """A handler may run within a `__del__` or a weak reference's callback, out of which no error comes."""
+            if unraisable.exc_type is Terminated:
+                again()
+            else:
+                hook(unraisable)
+
+        previous, hook = signal.signal(signal.SIGTERM, terminate), sys.unraisablehook
+        sys.unraisablehook = swallowed
         try:
             yield
         finally:
             signal.signal(signal.SIGTERM, previous)
+            if sys.unraisablehook is swallowed:
+                sys.unraisablehook = hook
 
     @contextmanager
     def _dumping_on_request(self) -> Iterator[None]:
@@ -257,8 +283,9 @@ class Recording:
 
         def dump(number: int, frame: FrameType | None) -> None:
             self.stuck.handled(number)
-            if os.getpid() == pid and self.dumper.dump() is not None:
-                say(f"wrote {self.dumper.path}")
+            with self.guarded():
+                if os.getpid() == pid and self.dumper.dump() is not None:
+                    say(f"wrote {self.dumper.path}")
 
         previous = signal.signal(signal.SIGUSR1, dump)
         try:
@@ -277,23 +304,6 @@ def _report(error: BaseException) -> None:
         return
     error.__traceback__ = user_traceback(error.__traceback__)
     sys.excepthook(type(error), error, error.__traceback__)
-
-
-def _say_what_was_assumed(recorder: Recorder) -> None:
-    """An error of the script's own may follow from a value that a real GPU would have computed."""
-    reads = recorder.assumed_reads()
-    if not reads:
-        return
-    places = [f"{_short(file)}:{line}" for file, line in reversed(reads)]
-    more = f" and {len(places) - MOST_PLACES} more places" if len(places) > MOST_PLACES else ""
-    where = ", ".join(places[:MOST_PLACES]) + more
-    say(f"values read from the GPU were assumed at {where}: the error may come from that")
-
-
-def _short(file: str) -> str:
-    """Relative to the working directory where the file is below it."""
-    relative = os.path.relpath(file)
-    return file if relative.startswith(os.pardir) else relative
 
 
 def _leave_fork(error: BaseException | None) -> None:

@@ -5,8 +5,10 @@ handed out and taken back a block by then, and each role of a tensor with its ad
 they name one event, without a clock. `placing` finds it.
 """
 
+import contextlib
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -64,8 +66,8 @@ class RoleLog:
         self._pending: list[tuple[int, int, int]] = []  # device, address, category: counted at the next change
         self._module = -1
         self._at = (SETUP, 1)
-        self._told: dict[int, tuple[int, int]] = {}  # id of a parameter, buffer or state -> where it was last told of
-        self._told_gradients: dict[int, tuple[int, int]] = {}  # the same since the last backward began
+        self._told: dict[int, int | None] = {}  # id of a parameter, buffer or state -> its data when last told of
+        self._told_gradients: dict[int, int | None] = {}  # the same since the last backward began
         self._looked_in = 0  # the step in which devices were last looked for
 
     def changed(self, phase: str, step: int, module: int) -> None:
@@ -86,15 +88,24 @@ class RoleLog:
         self._told.clear()
         self._told_gradients.clear()
 
+    def mark_all(self, tensors: Iterable[torch.Tensor], category: int) -> None:
+        if category not in _LASTING:
+            for tensor in tensors:
+                self.mark(tensor, category)
+            return
+        known = self._told if category != GRADIENT else self._told_gradients
+        for tensor in tensors:  # told at every step, and most often of the same allocation
+            told = known.get(id(tensor))
+            if told is not None and told == tensor.data_ptr():
+                continue
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # sparse, fake, lazy: no address
+                known[id(tensor)] = tensor.data_ptr() or None  # a meta tensor's tells nothing
+            self.mark(tensor, category)
+
     def mark(self, tensor: torch.Tensor, category: int) -> None:
         found = self.accelerator.address_of(tensor)
         if found is None:
             return
-        if category in _LASTING:  # told at every step, and most often of the same allocation
-            known = self._told if category != GRADIENT else self._told_gradients
-            if known.get(id(tensor)) == found:
-                return
-            known[id(tensor)] = found
         device, address = found
         if device not in self.devices:
             self.devices[device] = DeviceLog()
@@ -131,17 +142,16 @@ class RoleLog:
         if not self._pending:
             return
         pending, self._pending = self._pending, []
-        counts = {device: self.accelerator.counted(device).allocations for device in {each[0] for each in pending}}
-        strongest: dict[tuple[int, int], int] = {}
+        strongest: dict[int, dict[int, int]] = {}  # by device and address
         for device, address, category in pending:
-            key = (device, address)
-            if RANK[category] > RANK[strongest.get(key, -1)]:
-                strongest[key] = category
-        for (device, address), category in strongest.items():
-            log = self.devices[device]
-            if log.known_by and counts[device] < log.known_by[-1]:
+            of_device = strongest.setdefault(device, {})
+            if RANK[category] > RANK[of_device.get(address, -1)]:
+                of_device[address] = category
+        for device, roles in strongest.items():
+            log, count = self.devices[device], self.accelerator.counted(device).allocations
+            if log.known_by and count < log.known_by[-1]:
                 log.forget()
                 log.restarted = True
-            log.address.append(address)
-            log.category.append(category)
-            log.known_by.append(counts[device])
+            log.address.extend(roles)
+            log.category.extend(roles.values())
+            log.known_by.extend([count] * len(roles))

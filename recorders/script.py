@@ -28,15 +28,18 @@ def _run_file(script: str, args: Sequence[str]) -> None:
         raise OomdocError(f"there is no script {script}")
     with io.open_code(str(path.resolve())) as file:
         source = file.read()
+    name = os.path.join(os.getcwd(), script)  # as Python names it, in tracebacks too: whole, and not normalised
     main = types.ModuleType("__main__")
-    main.__file__ = script
+    main.__file__ = name
+    main.__cached__ = None  # type: ignore[attr-defined]
+    main.__annotations__ = {}
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
     main.__spec__ = None  # as for a script: multiprocessing's spawn finds it by its file
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", name)
     sys.argv = [script, *args]
     sys.path[0] = str(path.resolve().parent)
     sys.modules["__main__"] = main
-    exec(compile(source, script, "exec", dont_inherit=True), main.__dict__)
+    exec(compile(source, name, "exec", dont_inherit=True), main.__dict__)
 
 
 def _run_module(name: str, args: Sequence[str]) -> None:

@@ -1,7 +1,8 @@
 """Signals to a rank whose main thread is inside a C call, such as a collective that waits for a rank that is gone.
 
 Python runs a handler between two of its own instructions, which there may never come. The interpreter's wakeup
-descriptor tells another thread at once; it waits for the main thread a moment, and then acts in its place.
+descriptor tells another thread at once; it waits for the main thread a moment, and then acts in its place. While the
+main thread writes a dump, which is one C call of seconds too, it is not stuck.
 """
 
 import contextlib
@@ -17,10 +18,11 @@ PATIENCE_SECONDS = 2.0  # a launcher that ends its ranks waits 30 before it kill
 
 
 class StuckSignals:
-    """`handled(number)` is called by the handlers of the main thread."""
+    """`handled(number)` is called by the handlers of the main thread; `dumping`: it is at work for us."""
 
-    def __init__(self, act: Callable[[int], None]) -> None:
+    def __init__(self, act: Callable[[int], None], dumping: Callable[[], bool]) -> None:
         self._act = act
+        self._dumping = dumping
         self._arrived: Counter[int] = Counter()
         self._handled: Counter[int] = Counter()
 
@@ -61,6 +63,8 @@ class StuckSignals:
         while time.monotonic() < until:
             if self._handled[number] >= self._arrived[number]:
                 return
+            if self._dumping():
+                until = time.monotonic() + PATIENCE_SECONDS
             time.sleep(0.02)
         self._handled[number] = self._arrived[number]
         self._act(number)

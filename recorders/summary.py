@@ -15,7 +15,7 @@ from ..snapshots.model import Snapshot
 from .launch import RunSpec
 from .outcome import Outcome
 from .seat import Seat
-from .uploading import say, upload, write_text
+from .uploading import faults_told, upload, write_text
 
 SMALL_WORLD = 16  # ranks; up to here every snapshot is kept
 EXTREMES = "extremes.json"
@@ -55,17 +55,14 @@ class Summaries:
             from ..diagnosers.profile import build
 
             where = self.seat.where
-            self._of = snapshot
-            self._made = None
-            try:
+            self._of, self._made = snapshot, None
+            with faults_told():  # the snapshot itself is still to be written
                 self._made = summarise(
                     diagnose(build([snapshot])),
                     oom_time=where.oom_times[-1] if where.oom_times else None,
                     host=where.host,
                     exit_status=outcome.exit_status,
                 )
-            except Exception as error:  # a fault of a diagnosis (an extension's too) must not change how the job ends
-                say(f"rank {self.seat.rank} has no summary: {type(error).__name__}: {error}")
         return self._made
 
     def _is_extreme(self, snapshot: Snapshot, outcome: Outcome) -> bool:

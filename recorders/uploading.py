@@ -3,6 +3,9 @@
 import contextlib
 import os
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -40,3 +43,13 @@ def stands(path: Path) -> str:
 
 def say(text: str) -> None:
     print(f"oomdoc: {text}", file=sys.stderr, flush=True)  # noqa: T201  (the rank's own stderr)
+
+
+@contextmanager
+def faults_told() -> Iterator[None]:
+    """A fault of oomdoc costs the job that it watches a traceback on stderr, and no more."""
+    try:
+        yield
+    except Exception as fault:
+        traceback.print_exc()
+        say(f"a fault of oomdoc itself, the script goes on: {type(fault).__name__}: {fault}")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # the room's helper modules
+
 torch = pytest.importorskip("torch")
 
 from oomdoc.recorders.virtual.device import GpuTarget  # noqa: E402  (torch may be absent)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from oomdoc.diagnosers.interface import CATEGORIES
+from oomdoc.recorders.assumed import hint
 from oomdoc.recorders.launch import RunResult, RunSpec, command, environment, run
 from oomdoc.snapshots import reader
 from oomdoc.snapshots.check import self_check
@@ -139,7 +140,40 @@ def test_an_error_after_assumed_values_says_where_they_were_read(
     assert result.exit_status == 1
     said = [line for line in capfd.readouterr().err.splitlines() if "were assumed at" in line]
     assert len(said) == read
-    assert all("train.py:3: the error may come from that" in line for line in said)
+    assert all("train.py:3, in the function that failed: the RuntimeError may come from that" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("raise IndexError(9)", True),
+        ("assert False", True),
+        ("open('/nowhere/at/all')", False),
+        ("import socket; socket.create_connection(('127.0.0.1', 9), timeout=1)", False),
+        ("import urllib.request; urllib.request.urlopen('http://127.0.0.1:9/model')", False),
+        ("import not_installed", False),
+        ("not_defined", False),
+        ("try:\n    open('/nowhere')\nexcept OSError as e:\n    raise ValueError('no model') from e", False),
+    ],
+)
+def test_only_an_error_that_a_value_can_lead_to_is_told_of_it(error: str, told: bool) -> None:
+    reads = [("lib.py", 7), ("train.py", 3)]
+    with pytest.raises(Exception) as caught:  # noqa: PT011  (any)
+        exec(compile(error, "other.py", "exec"), {})
+    found = hint(caught.value, reads)
+    assert (found is not None) == told
+    if found is not None:
+        assert found.startswith("values read from the GPU were assumed at train.py:3, lib.py:7: the ")
+
+
+def test_the_values_that_the_failing_function_read_come_first() -> None:
+    with pytest.raises(ValueError, match="no") as caught:
+        exec(compile("def f():\n    a = 1\n    raise ValueError('no')\nf()", "train.py", "exec"), {})
+    found = hint(caught.value, [("train.py", 2), ("lib.py", 1), ("lib.py", 2), ("lib.py", 3)])
+    assert found == (
+        "values read from the GPU were assumed at train.py:2, lib.py:3, lib.py:2 and 1 more places, in the function "
+        "that failed: the ValueError may come from that"
+    )
 
 
 def test_sigterm_leaves_a_snapshot(tmp_path: Path) -> None:

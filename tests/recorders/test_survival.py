@@ -1,10 +1,13 @@
 """What a rank has written is never lost: a full disk, a read-only folder, kill -9, a script with signals of its own."""
 
+import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,16 +30,24 @@ ENVIRONMENT = {
 SCRIPT = "import sys, time, torch\nx = torch.ones(1000)\nsys.stdout.write('up\\n')\nsys.stdout.flush()\n"
 
 
-def started(tmp_path: Path, end: str, *options: str) -> "subprocess.Popen[str]":
+def started(tmp_path: Path, end: str, *options: str, **more: str) -> "subprocess.Popen[str]":
     (tmp_path / "train.py").write_text(SCRIPT + end)
     command = [sys.executable, "-m", "oomdoc", "run", "--real", "-o", "out", *options, "train.py"]
     run = subprocess.Popen(
-        command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        command, cwd=tmp_path, env={**ENVIRONMENT, **more}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
     assert run.stdout is not None
     assert run.stdout.readline() == "up\n"
     return run
+
+
+def rest(run: "subprocess.Popen[str]") -> str:
+    """What it says until its end, also what came in one piece with what was read before."""
+    assert run.stdout is not None
+    text = run.stdout.read()
+    run.wait(timeout=60)
+    return text
 
 
 def status(tmp_path: Path) -> dict[str, Any]:
@@ -47,7 +58,7 @@ def status(tmp_path: Path) -> dict[str, Any]:
 def test_kill_9_is_told_from_running_out_of_gpu_memory(tmp_path: Path) -> None:
     run = started(tmp_path, "time.sleep(60)\n")
     os.kill(status(tmp_path)["pid"], signal.SIGKILL)
-    text = run.communicate(timeout=60)[0]
+    text = rest(run)
     assert run.returncode == 137
     assert "the script was killed by SIGKILL: from outside, and not for memory as far as can be seen (it held " in text
 
@@ -65,7 +76,7 @@ def test_a_script_with_a_sigint_handler_of_its_own_gets_it_once(tmp_path: Path) 
     assert run.stdout is not None
     assert run.stdout.readline() == "set\n"
     os.killpg(run.pid, signal.SIGINT)
-    text = run.communicate(timeout=60)[0]
+    text = rest(run)
     assert "got 1\n" in text
     assert run.returncode == 0
 
@@ -131,9 +142,160 @@ def test_a_read_only_folder_is_told_before_anything_runs(tmp_path: Path, oomdoc:
 
 def test_a_folder_that_becomes_unwritable_does_not_end_the_script(tmp_path: Path) -> None:
     run = started(tmp_path, "import os\nos.rename('out', 'gone')\nprint('went on')\n")
-    text = run.communicate(timeout=60)[0]
+    text = rest(run)
     assert "went on" in text
     assert "was not written: No such file or directory" in text
+
+
+IN_THE_MIDST = """\
+import ctypes, os, pickle, signal
+write = pickle.dump
+def slow(raw, file, **options):
+    pickle.dump = write
+    os.kill(os.getpid(), signal.SIGTERM)
+    {pause}
+    write(raw, file, **options)
+pickle.dump = slow
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters())
+while True:
+    model(torch.ones(8)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "pause",
+    [
+        "time.sleep(0.5)",
+        pytest.param("ctypes.CDLL(None).sleep(4)", marks=pytest.mark.slow),  # no handler of Python's runs in there
+    ],
+)
+def test_sigterm_in_the_midst_of_a_dump_waits_for_it(tmp_path: Path, pause: str) -> None:
+    run = started(tmp_path, IN_THE_MIDST.format(pause=pause), "--dump", "steps:2")
+    rest(run)
+    assert run.returncode == 143
+    assert status(tmp_path)["exit_status"] == 143
+    for name in ("rank0.step2.pickle", "rank0.pickle"):
+        assert reader.load(tmp_path / "out" / name).recording is not None
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")] == []
+
+
+def test_sigterm_within_a_finalizer_ends_the_script_all_the_same(tmp_path: Path) -> None:
+    """No error comes out of `__del__`: that of the handler is lost there."""
+    end = (
+        "import os, signal\nclass Held:\n    def __del__(self):\n        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(0.1)\nheld = Held()\ndel held\nprint('still there')\nsys.stdout.flush()\ntime.sleep(60)\n"
+    )
+    run = started(tmp_path, end)
+    assert "still there" in rest(run)
+    assert run.returncode == 143
+
+
+BROKEN = """\
+import pickle
+write = pickle.dump
+def broken(raw, file, **options):
+    pickle.dump = write
+    raise RuntimeError("of the recorder")
+pickle.dump = broken
+"""
+STEPS = """\
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(3):
+    model(torch.ones(8)).sum().backward()
+    optimizer.step()
+print("trained")
+"""
+
+
+def test_a_fault_of_the_recorder_costs_the_script_nothing(tmp_path: Path) -> None:
+    """In a dump in the midst; the one at the end is there."""
+    run = started(tmp_path, BROKEN + STEPS, "--dump", "steps:2")
+    text = rest(run)
+    assert run.returncode == 0
+    assert "trained" in text
+    assert "a fault of oomdoc itself, the script goes on: RuntimeError: of the recorder" in text
+    assert {path.name for path in (tmp_path / "out").glob("*.pickle")} == {"rank0.pickle"}
+
+
+def test_a_fault_of_the_last_dump_leaves_the_scripts_own_status(tmp_path: Path) -> None:
+    run = started(tmp_path, BROKEN + "sys.exit(5)\n")
+    text = rest(run)
+    assert run.returncode == 5
+    assert "a fault of oomdoc itself" in text
+    assert status(tmp_path)["exit_status"] == 5
+
+
+def test_a_fault_of_the_dump_at_an_oom_leaves_the_error_as_it_is(tmp_path: Path) -> None:
+    caught = "try:\n    torch.empty(1 << 28)\nexcept torch.OutOfMemoryError as error:\n    print('caught', error)\n"
+    run = started(tmp_path, BROKEN + caught, FAKE_DEVICE_BYTES=str(1 << 30))
+    text = rest(run)
+    assert "a fault of oomdoc itself" in text
+    assert "caught CUDA out of memory. Tried to allocate" in text
+
+
+RUNS = "import subprocess, sys, torch; subprocess.run([sys.executable, '-c', ''], check=True)"
+ANOTHER_USER = ("--reuid=65534", "--regid=65534", "--clear-groups")
+WITHOUT_POWER = ("--inh-caps=-dac_override,-dac_read_search", "--bounding-set=-dac_override,-dac_read_search")
+
+
+def held_to_modes() -> list[str]:
+    """Words before a command to which a folder's mode applies: as nobody, or as a root without its power over it."""
+    if os.getuid():
+        return []
+    for options in (ANOTHER_USER, WITHOUT_POWER):
+        words = ["setpriv", *options]
+        with contextlib.suppress(FileNotFoundError):
+            if subprocess.run([*words, sys.executable, "-c", RUNS], capture_output=True).returncode == 0:
+                return words
+    pytest.skip("as root a folder's mode is no obstacle, and setpriv cannot run this Python without that power")
+
+
+@pytest.mark.slow
+def test_a_folder_that_becomes_read_only_by_its_mode(tmp_path: Path) -> None:
+    """The dump of before stands, the script goes on to its own status; a new run is refused before it starts."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "train.py").write_text(
+            SCRIPT + "import os, signal\nos.kill(os.getpid(), signal.SIGUSR1)\nos.chmod('out', 0o555)\n"
+            "y = torch.ones(5000)\nprint('went on')\nsys.exit(3)\n"
+        )
+        for each in (folder, folder / "train.py"):
+            os.chmod(each, 0o777)
+        command = [*held_to_modes(), sys.executable, "-m", "oomdoc", "run", "--real", "-o", "out", "train.py"]
+        run = subprocess.run(command, cwd=folder, env={**ENVIRONMENT, "HOME": name}, capture_output=True, text=True)
+        assert run.returncode == 3, run.stderr
+        assert "went on" in run.stdout
+        assert "rank0.pickle was not written: Permission denied; the file of before stands" in run.stderr
+        assert reader.load(folder / "out" / "rank0.pickle").recording is not None
+        again = subprocess.run(command, cwd=folder, env={**ENVIRONMENT, "HOME": name}, capture_output=True, text=True)
+        assert again.returncode == 2
+        assert "cannot write to out: Permission denied; name another directory with -o" in again.stderr
+        assert "up" not in again.stdout
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up(tmp_path: Path) -> None:
+    """A file system of 1 MiB: the dump of before stands, the script goes on to its own status."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        more = "for i in range(30000):\n    y = torch.ones(7)\n"
+        end = f"import os, signal\nos.kill(os.getpid(), signal.SIGUSR1)\n{more}print('went on')\nsys.exit(3)\n"
+        run = started(tmp_path, end, "-o", "disk/out")
+        text = rest(run)
+        assert run.returncode == 3, text
+        assert "went on" in text
+        assert "rank0.pickle was not written: No space left on device; the file of before stands" in text
+        assert reader.load(disk / "out" / "rank0.pickle").recording is not None
+        assert [path.name for path in (disk / "out").iterdir() if path.name.startswith(".")] == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 @pytest.mark.slow
@@ -164,6 +326,7 @@ def test_a_url_gets_a_copy_and_is_read_like_a_folder(tmp_path: Path) -> None:
         (-9, 0, 10, "from outside, and not for memory"),
         (-7, 0, 10, "/dev/shm"),
         (-11, 0, 10, "was killed by SIGSEGV"),
+        (3, 0, 10, "the script ended with status 3 and left no word"),
     ],
 )
 def test_how_a_process_was_killed(tmp_path: Path, killed_by: int, kills: int, peak: int, words: str) -> None:

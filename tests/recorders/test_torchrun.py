@@ -144,11 +144,12 @@ def started(tmp_path: Path, ranks: int, end: str = WAIT, *options: str) -> "subp
 
 
 def ended(run: "subprocess.Popen[str]") -> tuple[int, str]:
+    assert run.stdout is not None
     try:
-        text = run.communicate(timeout=120)[0]
+        text = run.stdout.read()  # with what came in one piece with the lines read before
+        return run.wait(timeout=120), text
     finally:
         run.kill()
-    return run.returncode, text
 
 
 @pytest.mark.slow
