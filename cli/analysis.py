@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from ..errors import OomdocError
 from .format import Format
 from .logs import all_logs, analyze_logs
 from .output import emit
-from .rank_files import chosen, localised, ranks_in
+from .rank_files import cards_in, chosen, localised, ranks_in
 
 if TYPE_CHECKING:
     from ..diagnosers.interface import Diagnosis
@@ -43,6 +44,7 @@ def report_files(
         from ..reports.build import build
 
         report = build(diagnosis, path=" ".join(targets), next_commands=_next(targets, diagnosis), ranks=ranks)
+        report = replace(report, cards=tuple(card for each in local for card in cards_in(Path(each))))
     emit(report, form, output)
     return int(report.verdict.out_of_memory)
 

@@ -3,15 +3,16 @@
 import json
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UnreadableInputError
 
 if TYPE_CHECKING:
     from ..diagnosers.ranks import Ranks
+    from ..reports.model import CardSamples, Held
 
 FEW = 4  # snapshots that are all read and shown
 _SNAPSHOT = re.compile(r"rank(\d+)\.pickle$")
@@ -39,6 +40,58 @@ def _said(path: Path) -> list[str]:
         return [str(each) for each in json.loads(path.read_text(encoding="utf-8")).get("ended", ())]
     except (OSError, ValueError, AttributeError):
         return []
+
+
+def cards_in(directory: Path) -> "tuple[CardSamples, ...]":
+    """What NVML said of the cards that ranks of this run directory used; empty where nothing did."""
+    paths = sorted(directory.glob("node-*.json")) if directory.is_dir() else []
+    return tuple(card for path in paths for card in _cards(path))
+
+
+def _cards(path: Path) -> "list[CardSamples]":
+    from ..reports.model import CardSamples
+
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        ranks = {int(pid): int(rank) for pid, rank in content.get("ranks", {}).items()}
+        seen: dict[str, list[tuple[float, dict[str, Any]]]] = {}
+        for sample in content["cards"]:
+            for card in sample["cards"]:
+                seen.setdefault(str(card["uuid"]), []).append((float(sample["time"]), card))
+        return [
+            CardSamples(
+                host=str(content.get("host", "")),
+                card=uuid,
+                total_bytes=int(rows[0][1]["total_bytes"]),
+                seconds=tuple(time - rows[0][0] for time, _ in rows),
+                used_bytes=tuple(int(card["used_bytes"]) for _, card in rows),
+                held=tuple(_held([card for _, card in rows], ranks)),
+            )
+            for uuid, rows in seen.items()
+            if any(int(pid) in ranks for _, card in rows for pid, _ in card["holders"])
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return []
+
+
+def _held(rows: Sequence[Mapping[str, Any]], ranks: Mapping[int, int]) -> "list[Held]":
+    """Each process that held some of a card, with one figure per row."""
+    from ..reports.model import Held
+
+    held = [{int(pid): int(used) for pid, used in row["holders"]} for row in rows]
+    reserved = [{int(pid): int(each) for pid, each in row.get("reserved_bytes", {}).items()} for row in rows]
+    found = []
+    for pid in dict.fromkeys(pid for row in held for pid in row):
+        told = all(pid in there for row, there in zip(held, reserved, strict=True) if pid in row)
+        found.append(
+            Held(
+                process=f"rank {ranks[pid]}" if pid in ranks else f"process {pid}",
+                own=pid in ranks,
+                bytes=tuple(row.get(pid, 0) for row in held),
+                reserved_bytes=tuple(row.get(pid, 0) for row in reserved) if told else None,
+            )
+        )
+    return found
 
 
 def chosen(files: Sequence[Path], ranks: "Ranks | None") -> list[Path]:

@@ -101,11 +101,12 @@ def _report(directory: Path, result: "RunResult", form: Format, output: Path | N
         return
     from ..api.pipeline import diagnose_files
     from ..reports.build import build
-    from .rank_files import chosen, ranks_in
+    from .rank_files import cards_in, chosen, ranks_in
 
     ranks = ranks_in(directory)
     diagnosis = diagnose_files(chosen([Path(path) for path in result.snapshots], ranks))
     report = build(diagnosis, path=str(directory), next_commands=_next(directory, diagnosis, result), ranks=ranks)
+    report = replace(report, cards=cards_in(directory))
     status = own_status(result.exit_status)
     if not diagnosis.profile.devices:
         report = replace(report, verdict=_unused(report.verdict, status))

@@ -10,13 +10,14 @@ import signal
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from . import host_memory, nvml
-from .uploading import upload
+from .uploading import upload, write_text
 
 INTERVAL_SECONDS = 2.0
 MOST_SAMPLES = 2_000  # then every other one is dropped: an hour at first, and always the whole run
@@ -31,6 +32,7 @@ class Overseer:
         self.on_progress = on_progress
         self.peak_rss: dict[int, int] = {}
         self.ranks: dict[int, int] = {}  # process id -> rank
+        self._reserved: dict[int, int] = {}  # process id -> what its allocator last had of the driver, bytes
         found = host_memory.limit()
         self.host_limit = found.limit_bytes if found else host_memory.total_bytes()
         self._kills = host_memory.kernel_kills()
@@ -42,6 +44,8 @@ class Overseer:
         pid = record.get("pid")
         if isinstance(pid, int):
             self.ranks[pid] = int(record.get("rank") or 0)
+            if isinstance(record.get("reserved_bytes"), int):
+                self._reserved[pid] = record["reserved_bytes"]
         if self.on_progress is not None:
             self.on_progress(record)
 
@@ -88,6 +92,7 @@ class Overseer:
         self._count += 1
         if self._count % self._every:
             return
+        on = Counter(each.pid for card in cards for each in card.holders)  # of a process on two, only a sum is known
         self._samples.append(
             {
                 "time": round(time.time(), 1),
@@ -97,6 +102,11 @@ class Overseer:
                         "used_bytes": card.used_bytes,
                         "total_bytes": card.total_bytes,
                         "holders": [[each.pid, each.used_bytes] for each in card.holders],
+                        "reserved_bytes": {
+                            str(each.pid): self._reserved[each.pid]
+                            for each in card.holders
+                            if each.pid in self._reserved and on[each.pid] == 1
+                        },
                     }
                     for card in cards
                 ],
@@ -117,9 +127,6 @@ class Overseer:
             "ended": list(ended),
             "cards": self._samples,
         }
-        with contextlib.suppress(OSError):  # a full disk: the samples are the least of what was recorded
-            path = self.run_dir / f"node-{socket.gethostname()}.json"
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text(json.dumps(content))
-            os.replace(temporary, path)
+        path = self.run_dir / f"node-{socket.gethostname()}.json"
+        if write_text(path, json.dumps(content)):
             upload(url, path)

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -39,6 +40,7 @@ from .watch import Watch
 if TYPE_CHECKING:
     from .largest_batch import LargestBatch
 
+LOOK_SECONDS = 0.05  # between two looks at whether a dump or a word of progress is due
 _DUMP_SIGNALS = (signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ()
 
 
@@ -141,6 +143,7 @@ class Recording:
         self.dumper = Dumper(spec, recorder, seat.rank, self.facts)
         self.summaries = Summaries(spec, seat)
         self.due = Due(parse(spec.dump))
+        self.next_look = 0.0
         self.progress = Progress(recorder, channel.Speaker(os.environ.pop(channel.VARIABLE, None)), seat.rank)
         self.watch = Watch.of(spec, recorder, self.progress)
         self.stuck = StuckSignals(self.act_for_main_thread, self.dumping)
@@ -229,6 +232,11 @@ class Recording:
                 self.watch.step(step)
 
     def on_change(self) -> None:
+        """Some hundred times a step: most often too soon for anything to be due."""
+        now = time.monotonic()
+        if now < self.next_look and not self.due.by_request:
+            return
+        self.next_look = now + LOOK_SECONDS
         with self.guarded():
             self.progress.tick()
             hooks = self.recorder.hooks

@@ -43,6 +43,10 @@ class Due:
         self._next = None if triggers.every_seconds is None else time.monotonic() + triggers.every_seconds
         self._last_request = 0
 
+    @property
+    def by_request(self) -> bool:
+        return bool(self._triggers.requests)
+
     def step(self, number: int) -> bool:
         return number in self._triggers.steps
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from ..diagnosers.interface import DeviceProfile, Finding
 from ..remedies.interface import Plan
+from . import cards
 from .figures import assumed, estimated_bytes, grouped, parts
 from .headline import assumed_heading, facts, headline, memory_heading
 from .json import inconclusive
@@ -23,6 +24,9 @@ def render(report: Report) -> str:
         blocks += _device(report, device)
     if report.ranks is not None:
         blocks += ["### Ranks", "\n".join(f"- {inert(line)}" for line in report.ranks.told)]
+    if report.cards:
+        told = (f"- {inert(cards.sentence(card))}" for card in cards.shown(report.cards))
+        blocks += [f"### {cards.TITLE}", "\n".join(told)]
     if report.log is not None and report.log.logged:
         from .from_log import rows
 

@@ -61,6 +61,28 @@ class Excerpt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What one process held of a card, one figure per sample, in bytes."""
+
+    process: str  # "rank 0", "process 4242"
+    own: bool  # a rank of this job
+    bytes: tuple[int, ...]
+    reserved_bytes: tuple[int, ...] | None = None  # of that PyTorch's allocator; None where it is not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardSamples:
+    """A card as NVML told of it while the job ran."""
+
+    host: str
+    card: str  # its UUID
+    total_bytes: int
+    seconds: tuple[float, ...]  # since the first sample
+    used_bytes: tuple[int, ...]
+    held: tuple[Held, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What `oomdoc.report/1` (configs/report.schema.json) says, before it is drawn."""
 
@@ -75,6 +97,7 @@ class Report:
     log: "Log | None" = None  # where messages were read, not recordings: then the profile has no devices
     excerpts: Mapping[Location, Excerpt] = field(default_factory=dict)
     explanation: "Explanation | None" = None  # of the fullest device
+    cards: tuple[CardSamples, ...] = ()  # those of the run directory's ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

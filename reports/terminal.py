@@ -39,6 +39,7 @@ def _body(report: Report, console: Console, full: bool) -> Iterator[RenderableTy
     for device in report.diagnosis.profile.devices:
         yield from _device(report, device, console, full)
     yield from _rank_section(report)
+    yield from _cards(report)
     yield from _log(report)
     for replay in report.replays:
         yield from _replay(replay)
@@ -83,6 +84,15 @@ def _rank_section(report: Report) -> Iterator[RenderableType]:
     for row in rows(report.ranks):
         table.add_row(*row)
     yield table
+
+
+def _cards(report: Report) -> Iterator[RenderableType]:
+    if not report.cards:
+        return
+    from .cards import TITLE, sentence, shown
+
+    yield _heading(TITLE)
+    yield Group(*(Text(f"· {sentence(card)}") for card in shown(report.cards)))
 
 
 def _gate(report: Report, full: bool) -> Iterator[RenderableType]:

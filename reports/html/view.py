@@ -10,12 +10,12 @@ from ...diagnosers.interface import DeviceProfile, Finding, Location
 from ...diagnosers.ranks import Ranks
 from ...gates.interface import Gate
 from ...remedies.interface import Candidate, Communication, Plan
-from .. import plan_notes, rank_table
+from .. import cards, plan_notes, rank_table
 from ..figures import assumed, estimated_bytes, grouped, parts, peak_bytes, used_bytes
 from ..gate_text import failed_checks, sentence
 from ..headline import assumed_heading, facts, headline, memory_heading, replay_heading
 from ..json import inconclusive
-from ..model import DeviceReplay, Report
+from ..model import CardSamples, DeviceReplay, Report
 from ..shortlist import heading, listed, verified
 from ..text import band, category_title, change, device_title, factor, maybe_size, percent, place, site_place, size
 
@@ -53,6 +53,7 @@ def content(report: Report) -> dict[str, Any]:
         "drawn": len(drawn),
         "devices": [_device(report, device) for device in drawn],
         "ranks": _ranks(report.ranks),
+        "cards": [_card(card) for card in cards.shown(report.cards)],
         "log": _log(report),
         "explained": _explained(report),
         "findings": [_finding(finding, report) for finding in report.diagnosis.findings],
@@ -62,6 +63,18 @@ def content(report: Report) -> dict[str, Any]:
         "assumed": assumed(report.diagnosis.profile),
         "reasons": inconclusive(report),
         "next": report.next_commands,
+    }
+
+
+def _card(card: CardSamples) -> dict[str, Any]:
+    found = cards.layers(card)
+    return {
+        "heading": cards.heading(card),
+        "told": cards.sentence(card),
+        "shapes": cards.shapes(card),
+        "layers": [(each.key, each.name, size(max(each.bytes)), size(each.bytes[-1])) for each in found],
+        "seconds": f"{card.seconds[-1]:.0f} s",
+        "total": size(card.total_bytes),
     }
 
 
