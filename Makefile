@@ -79,7 +79,7 @@ screenshots: $(READY)
 bench: $(READY)
 	$(BIN)/python -m pytest tests/benchmarks -q -s -m '' $(TEST_ARGS)
 
-# docs/accuracy.md, whole: an hour; needs the measurements ($$OOMDOC_SHARED) and timm
+# docs/accuracy.md, whole: an hour and a half; needs the measurements ($$OOMDOC_SHARED), timm and transformers
 accuracy: $(READY)
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[accuracy]'
 	$(BIN)/python tests/benchmarks/accuracy --write

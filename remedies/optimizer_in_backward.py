@@ -20,7 +20,7 @@ from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, NotApplicable, Numerics, Setting
 from .passes import is_training, iterations
-from .whatif_timeline import OPTIMIZER
+from .whatif_timeline import BACKWARD, OPTIMIZER
 
 NAME = "optimizer-in-backward"
 NUMERICS = Numerics.IDENTICAL
@@ -49,8 +49,15 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     death = timeline.death.copy()
     death[rows] = np.minimum(death[rows], timeline.birth[rows] + EVENTS_OF_A_STEP)
     temporary = timeline.is_category(Category.TEMPORARY) & timeline.is_phase(OPTIMIZER)
-    shorter = timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death).without(temporary)
     held = timeline.take(rows).peak().bytes
+    shorter = timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death).without(temporary)
+    # a parameter's own step makes what the whole one made for it
+    share = timeline.take(np.flatnonzero(temporary)).peak().bytes / max(1, held)
+    own = [
+        (int(timeline.size[row] * share), float(timeline.birth[row]) + 0.5, float(death[row]) - 0.1)
+        for row in rows.tolist()
+    ]
+    shorter = shorter.added(own, category=Category.TEMPORARY, phase=BACKWARD)
     return Change(
         setting=Setting(name=NAME),
         expected=shorter,

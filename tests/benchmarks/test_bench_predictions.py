@@ -16,3 +16,8 @@ def test_the_table_of_predictions() -> None:
         assert errors["bare"] <= 0.05, name
         assert errors["bare worst"] <= 0.15, name
         assert errors["recorded"] <= 0.01, name
+
+
+def test_the_table_of_changes_made_by_hand() -> None:
+    found = summary("applied")
+    assert found["outside the band"] == []

@@ -1,4 +1,4 @@
-"""`python tests/benchmarks/accuracy [--write] [recordings] [timm] [published] [predictions]`: near, or how far?
+"""`python tests/benchmarks/accuracy [--write] [recordings] [timm] [published] [predictions] [applied]`: near?
 
 Prints a summary of each section as JSON; with --write its tables go into docs/accuracy.md.
 """
@@ -7,6 +7,7 @@ import argparse
 import json
 from typing import Any
 
+import applied_table
 import page
 import predictions_table
 import published_table
@@ -18,6 +19,7 @@ SECTIONS: dict[str, Any] = {
     "timm": timm_table,
     "published": published_table,
     "predictions": predictions_table,
+    "applied": applied_table,
 }
 
 

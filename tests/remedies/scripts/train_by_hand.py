@@ -26,7 +26,7 @@ parser.add_argument("--fused", action="store_true")
 parser.add_argument("--no-foreach", action="store_true")
 parser.add_argument("--step-in-backward", action="store_true")
 parser.add_argument("--spare", default="none", choices=["none", "cuda", "cpu"], help="a second model, never called")
-parser.add_argument("--keep-loss", action="store_true", help="the tensors of each step's loss")
+parser.add_argument("--keep-loss", action="store_true", help="the tensors of each step's loss, with their graphs")
 parser.add_argument("--ddp", action="store_true")
 parser.add_argument("--bucket-view", action="store_true")
 parser.add_argument("--zero-1", action="store_true")
@@ -99,16 +99,6 @@ class AdamW8bit(torch.optim.Optimizer):
     def __init__(self, parameters, lr):
         super().__init__(parameters, {"lr": lr, "step": 0})
 
-    @staticmethod
-    def packed(values):
-        blocks = values.flatten().view(-1, 256)
-        scale = blocks.abs().amax(1, keepdim=True).clamp_min(1e-12)
-        return (blocks / scale * 127).round().to(torch.int8), scale
-
-    @staticmethod
-    def unpacked(held, like):
-        return (held[0] * (held[1] / 127)).view_as(like)
-
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
@@ -118,16 +108,36 @@ class AdamW8bit(torch.optim.Optimizer):
                     self.update(p, group["lr"], group["step"])
 
     def update(self, p, lr, step):
-        state, small = self.state[p], p.numel() < 4096 or p.numel() % 256
-        m, root = 0, 0
-        if state:
-            m, root = (state[k] if small else self.unpacked(state[k], p) for k in ("m", "root"))
-        m = m * 0.9 + p.grad * 0.1
-        root = (root * root * 0.999 + p.grad * p.grad * 0.001).sqrt_()  # of the second moment: fewer digits are lost
-        state["m"], state["root"] = (m, root) if small else (self.packed(m), self.packed(root))
-        floor = root.amax() / 254 if not small else 0.0
+        """A slice at a time, as a kernel does that unpacks, steps and packs in registers."""
+        state, count = self.state[p], p.numel() // 256
+        if p.numel() < 4096 or p.numel() % 256:
+            m, root = (state.setdefault(name, torch.zeros_like(p)) for name in ("m", "root"))
+            self.moved(p, m.mul_(0.9).add_(p.grad, alpha=0.1), self.next_root(root, p.grad, root), lr, step)
+            return
+        for name in ("m", "root"):
+            if name not in state:
+                state[name] = torch.zeros(count, 256, dtype=torch.int8, device=p.device)
+                state[f"{name}_scale"] = torch.zeros(count, 1, device=p.device)
+        blocks, gradients = p.view(count, 256), p.grad.view(count, 256)
+        for start in range(0, count, 256):
+            part = slice(start, start + 256)
+            held = [state[name][part] * (state[f"{name}_scale"][part] / 127) for name in ("m", "root")]
+            m = held[0] * 0.9 + gradients[part] * 0.1
+            root = self.next_root(held[1], gradients[part])
+            for name, value in (("m", m), ("root", root)):
+                scale = value.abs().amax(1, keepdim=True).clamp_min(1e-12)
+                state[name][part], state[f"{name}_scale"][part] = (value / scale * 127).round().to(torch.int8), scale
+            self.moved(blocks[part], m, root + state["root_scale"][part] / 254, lr, step)
+
+    @staticmethod
+    def next_root(root, gradient, out=None):
+        """Of the second moment, which loses fewer digits so."""
+        return torch.sqrt(root * root * 0.999 + gradient * gradient * 0.001, out=out)
+
+    @staticmethod
+    def moved(p, m, root, lr, step):
         p.mul_(1 - lr * 0.01)
-        p.addcdiv_(m / (1 - 0.9**step), (root + floor) / (1 - 0.999**step) ** 0.5 + 1e-8, value=-lr)
+        p.addcdiv_(m / (1 - 0.9**step), root / (1 - 0.999**step) ** 0.5 + 1e-8, value=-lr)
 
 
 model = Model().to(args.device).train()
@@ -192,7 +202,7 @@ history = []
 for ids in data[:, rank * batch : (rank + 1) * batch]:
     ids = ids.to(args.device)
     loss = called(ids[:, :-1], ids[:, 1:])
-    loss.backward()
+    loss.backward(retain_graph=args.keep_loss)
     if not args.step_in_backward:
         optimizer.step()
         optimizer.zero_grad()
