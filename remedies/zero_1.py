@@ -17,7 +17,9 @@ from ..diagnosers.text import size
 from .costs.sharding import stage_factor
 from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
+from .passes import iterations
 from .sharded_state import held, with_parts
+from .whatif_timeline import FORWARD
 
 NAME = "zero-1"
 NUMERICS = Numerics.IDENTICAL
@@ -36,13 +38,25 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
 def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     ranks = case.job.world_size
     state = held(case.timeline, Category.OPTIMIZER_STATE)
+    shared = with_parts(case, Category.OPTIMIZER_STATE)
+    buckets = _buckets(case)
     return Change(
         setting=Setting(name=NAME),
-        expected=with_parts(case, Category.OPTIMIZER_STATE),
-        low=None,
+        expected=shared.added(buckets, category=Category.COMMUNICATION, phase=FORWARD) if buckets else shared,
+        low=shared if buckets else None,
         high=None,
         step_time_factor=stage_factor(case),
         numerics=NUMERICS,
         why=f"each of {ranks} ranks keeps 1/{ranks} of {size(state)} of optimizer state, and of the batch",
+        doubt="DDP's buckets take the gradients once more, unless gradient_as_bucket_view=True" if buckets else "",
         time_doubt="from gradients reduced behind backward to all of it seen",
     )
+
+
+def _buckets(case: Case) -> list[tuple[int, float, float]]:
+    """What DistributedDataParallel adds to a job of one process: a copy of all gradients, from its construction on."""
+    recording = case.profile.snapshot.recording
+    first = next((each.start for each in iterations(case.timeline)), None)
+    if first is None or (recording is not None and recording.world_size > 1):
+        return []
+    return [(held(case.timeline, Category.GRADIENT), first - 0.5, float(case.timeline.events))]

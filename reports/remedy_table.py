@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ..remedies.interface import Candidate, Plan
 from .plan_notes import front, notes
-from .shortlist import listed
+from .shortlist import listed, shortened
 from .text import band, change, factor, size
 
 _FITS = {True: ("fits", "green"), False: ("over", "red"), None: ("?", "yellow")}
@@ -22,7 +22,7 @@ def remedies(plan: Plan, width: int, full: bool = False) -> Iterator[RenderableT
         yield Text("No remedy applies; the reasons are below.", style="dim")
         return
     rows = listed(plan)
-    shown = rows if full else rows[:_ROWS]
+    shown = rows if full else shortened(rows, _ROWS)
     yield _table(shown, wide=width >= 110)
     hidden = len(plan.candidates) - len(shown)
     if hidden:

@@ -1,6 +1,8 @@
 """Which candidates of a plan are shown, and under what heading: one that does not fit makes nothing fit."""
 
-from ..remedies.interface import Candidate, Plan
+from collections.abc import Sequence
+
+from ..remedies.interface import Candidate, Numerics, Plan
 from .text import size
 
 
@@ -17,6 +19,19 @@ def listed(plan: Plan) -> tuple[Candidate, ...]:
     """Without those that do not fit; where none does, all, the closest first."""
     able = tuple(each for each in plan.candidates if not each.is_over)
     return able or tuple(sorted(plan.candidates, key=_peak))
+
+
+def shortened(rows: Sequence[Candidate], most: int) -> tuple[Candidate, ...]:
+    """At most so many, in their order: the best, the fastest that keeps the training, one of each kind before a second.
+
+    Five counts of micro-batches would else leave no room for another kind of change.
+    """
+    kept = [each for each in rows if each.estimate.numerics is not Numerics.CHANGED]
+    fastest = sorted(kept, key=lambda each: each.estimate.step_time_factor.expected)[:1]
+    kinds = {each.name: each for each in reversed(rows)}.values()
+    wanted = [*rows[:1], *fastest, *(each for each in rows if each in kinds), *rows]
+    chosen = list(dict.fromkeys(id(each) for each in wanted))[:most]
+    return tuple(each for each in rows if id(each) in chosen)
 
 
 def all_over(plan: Plan) -> bool:
