@@ -42,6 +42,8 @@ if world > 1:
     dist.init_process_group("nccl" if args.device == "cuda" else "gloo")
     if args.device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+elif args.fsdp2 != "none":
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
 class Low(nn.Module):
@@ -209,5 +211,5 @@ for ids in data[:, rank * batch : (rank + 1) * batch]:
     history.append(loss if args.keep_loss else loss.item())
 for value in history:
     print(json.dumps({"loss": float(value), "samples": batch}), flush=True)
-if world > 1:
+if dist.is_initialized():
     dist.destroy_process_group()
