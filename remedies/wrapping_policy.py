@@ -9,14 +9,19 @@ Frameworks: `for block in model.layers: fully_shard(block)`; FSDP1 `transformer_
 `fsdp_transformer_layer_cls_to_wrap`; accelerate `fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
+from .fsdp import gathered
 from .interface import Band, NotApplicable, Numerics, Setting
-from .whatif_timeline import Mask
+from .passes import ENGINE_EVENTS, BlockPass, is_training, iterations
+from .whatif_timeline import BACKWARD, Mask, Timeline
 
 NAME = "wrapping-policy"
 NUMERICS = Numerics.IDENTICAL
@@ -42,7 +47,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     largest = int(case.timeline.size[rows].max())
     return Change(
         setting=Setting(name=NAME, options={"wrap": list(case.facts.block_classes)}),
-        expected=case.timeline.resized(rows, 2 * block / largest),
+        expected=_block_by_block(case),
         low=None,
         high=None,
         step_time_factor=Band(low=0.95, expected=1.0, high=1.1),
@@ -51,6 +56,35 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         doubt="how many units are there at a time depends on how far the host runs ahead",
         time_doubt="more collectives, but hidden behind the block before",
     )
+
+
+def _block_by_block(case: Case) -> Timeline:
+    """The recorded gathers are left out, those of FSDP2 with a unit for each block take their place."""
+    timeline, ranks = case.timeline, case.job.world_size
+    sizes = {path: n * ranks for path, n in case.facts.parameter_bytes_of_module.items()}
+    whole = replace(
+        case,
+        facts=replace(case.facts, parameter_bytes_of_module=sizes, parameter_bytes=case.facts.parameter_bytes * ranks),
+    )
+    passes = [each for each in case.passes if is_training(each.iteration, timeline)]
+    new = _gradients_let_go(timeline, passes).without(timeline.is_category(Category.COMMUNICATION))
+    for iteration in iterations(timeline):
+        mine = [each for each in passes if each.iteration == iteration]
+        new = gathered(new, timeline, mine, iteration, whole, True)
+    return new
+
+
+def _gradients_let_go(timeline: Timeline, passes: Sequence[BlockPass]) -> Timeline:
+    """Whole gradients wait for the end of their block's backward, no longer for that of the model's."""
+    death = timeline.death.copy()
+    made = timeline.is_category(Category.TEMPORARY, Category.GRADIENT) & timeline.is_phase(BACKWARD)
+    for i, block in enumerate(passes):
+        first = i == 0 or passes[i - 1].iteration != block.iteration
+        end = block.iteration.end if first else passes[i - 1].backward_start
+        waiting = made & timeline.under(block.path) & (timeline.birth >= block.backward_start)
+        waiting &= (timeline.birth < end) & (death > end + 2 * ENGINE_EVENTS) & (death <= block.iteration.end + 1)
+        death[waiting] = np.maximum(end - 0.4, timeline.birth[waiting] + 0.1)
+    return timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death)
 
 
 def _block(case: Case) -> int:

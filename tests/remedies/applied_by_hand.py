@@ -70,8 +70,6 @@ CHANGES = (
            with_it=(*STATES, "--fsdp2", "blocks", "--offload")),
     Change(remedy="wrapping-policy", ranks_before=4, ranks=4, without=(*STATES, "--fsdp2", "root"),
            with_it=(*STATES, "--fsdp2", "blocks")),
-    Change(remedy="limit-all-gathers", ranks_before=4, ranks=4, without=(*STATES, "--fsdp1", "full", "--no-limit"),
-           with_it=(*STATES, "--fsdp1", "full")),
 )  # fmt: skip
 
 
