@@ -251,6 +251,12 @@ class Allocator:
         private = [pool for pool_id, pair in self.heap.pools.items() if pool_id != DEFAULT_POOL for pool in pair]
         return sum(key >> ADDRESS_BITS for pool in private for keys in pool.free.values() for key in keys)
 
+    @property
+    def largest_free_block(self) -> int:
+        """What CUDACachingAllocator::cacheInfo finds in all pools; bytes."""
+        pools = (pool for pair in self.heap.pools.values() for pool in pair)
+        return max((keys[-1] >> ADDRESS_BITS for pool in pools for keys in pool.free.values() if keys), default=0)
+
     def block_size(self, address: int) -> int:
         """Bytes of the block at `address`, an unsplit rest included."""
         return self.heap.blocks[address].size

@@ -70,6 +70,9 @@ def used_bytes(profile: DeviceProfile) -> int:
     return sum(part.bytes for part in parts(profile) if part.key != "free")
 
 
+_NO_ESTIMATE = "No byte of this rests on an estimate."
+
+
 def estimated_bytes(profile: DeviceProfile) -> int | None:
     """Live bytes at that moment whose size is an estimate of the recorder; None without a recording."""
     recording = profile.recording
@@ -77,6 +80,49 @@ def estimated_bytes(profile: DeviceProfile) -> int | None:
         return None
     flags = recording.estimated
     return sum(block.requested_bytes for block in profile.live if 0 <= block.birth < len(flags) and flags[block.birth])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakRange:
+    """What the estimates of a recording leave open about its peak, in bytes that count against the capacity."""
+
+    low: int
+    high: int
+    brief: int  # for a moment, by a library that makes do with less; 0 = by none
+
+
+def peak_range(profile: DeviceProfile) -> PeakRange | None:
+    """None without a recording, or where it does not say."""
+    recording = profile.snapshot.recording
+    said = recording.fidelity.get("peak_range") if recording else None
+    mine = said.get(str(profile.device)) if isinstance(said, Mapping) else None
+    if not isinstance(mine, Mapping):
+        return None
+    less, more, brief = (mine.get(key) for key in ("less_bytes", "more_bytes", "brief_bytes"))
+    if not (isinstance(less, int) and isinstance(more, int) and isinstance(brief, int)):
+        return None
+    peak = peak_bytes(profile)
+    return PeakRange(low=max(0, peak - less), high=peak + max(0, more), brief=max(0, brief))
+
+
+def left_open(profile: DeviceProfile) -> list[str]:
+    """What rests on estimates at that moment, and what that leaves open about the peak, in sentences."""
+    estimated = estimated_bytes(profile)
+    if estimated is None or not profile.live_bytes:
+        return []
+    share = 100 * estimated / profile.live_bytes
+    told = [f"{share:.2g} % of this ({size(estimated)}) rests on estimates." if estimated else _NO_ESTIMATE]
+    known = peak_range(profile)
+    if known is not None and size(known.low) != size(known.high):
+        told.append(
+            f"With the estimates at their least and their most, the peak is between {size(known.low)} and "
+            f"{size(known.high)}: leave {size(known.high - peak_bytes(profile))} beside it."
+        )
+    if known is not None and known.brief > known.high:
+        told.append(
+            f"Trials of cudnn.benchmark may show {size(known.brief)} for a moment; they make do with what is free."
+        )
+    return told
 
 
 def peak_bytes(profile: DeviceProfile) -> int:

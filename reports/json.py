@@ -5,7 +5,7 @@ from typing import Any
 
 from ..diagnosers.interface import DeviceProfile, Finding, Location
 from ..remedies.interface import Candidate, Plan
-from .figures import assumed, estimated_bytes
+from .figures import assumed, estimated_bytes, peak_range
 from .headline import host_bytes
 from .model import DeviceReplay, Report
 
@@ -112,6 +112,7 @@ def _device(profile: DeviceProfile, replays: tuple[DeviceReplay, ...]) -> dict[s
         "cached": _cached(profile),
         "outside_bytes": profile.outside_bytes,
         "estimated_bytes": estimated_bytes(profile),
+        "peak_range": _range(profile),
         "host_bytes": host_bytes(profile),
         "oom": _oom(profile),
         "call_sites": [site.row() for site in profile.call_sites],
@@ -120,6 +121,11 @@ def _device(profile: DeviceProfile, replays: tuple[DeviceReplay, ...]) -> dict[s
     if mine:
         content["replay"] = _replay(mine[-1])
     return content
+
+
+def _range(profile: DeviceProfile) -> dict[str, int] | None:
+    known = peak_range(profile)
+    return None if known is None else {"low_bytes": known.low, "high_bytes": known.high, "brief_bytes": known.brief}
 
 
 def _cached(profile: DeviceProfile) -> dict[str, int] | None:

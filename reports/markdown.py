@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ..diagnosers.interface import DeviceProfile, Finding
 from ..remedies.interface import Plan
 from . import cards
-from .figures import assumed, estimated_bytes, grouped, parts
+from .figures import assumed, grouped, left_open, parts
 from .headline import assumed_heading, facts, headline, memory_heading
 from .json import inconclusive
 from .model import DeviceReplay, Report
@@ -83,9 +83,9 @@ def _device(report: Report, device: DeviceProfile) -> list[str]:
         right=(1, 2),
     )
     blocks = [f"### {inert(memory_heading(report, device))}", memory]
-    estimated = estimated_bytes(device)
-    if estimated:
-        blocks.append(f"{size(estimated)} of this rests on estimates.")
+    told = left_open(device)
+    if told:
+        blocks.append(" ".join(told))
     if device.call_sites:
         blocks += ["### Held by", _call_sites(device)]
     return blocks

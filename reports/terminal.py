@@ -11,7 +11,7 @@ from rich.text import Text
 from ..diagnosers.interface import DeviceProfile, Finding, Location, Severity
 from .bars import memory
 from .canvas import draw
-from .figures import assumed, estimated_bytes, grouped
+from .figures import assumed, grouped, left_open
 from .headline import assumed_heading, facts, headline, memory_heading, replay_heading
 from .json import inconclusive
 from .model import DeviceReplay, Excerpt, Report
@@ -110,7 +110,7 @@ def _gate(report: Report, full: bool) -> Iterator[RenderableType]:
 def _device(report: Report, device: DeviceProfile, console: Console, full: bool) -> Iterator[RenderableType]:
     yield _heading(memory_heading(report, device))
     yield from memory(device, console.width, color=console.color_system is not None)
-    yield from _fidelity(device)
+    yield from (Text(each, style="dim") for each in left_open(device))
     if device.call_sites and report.plan is None:
         yield _heading("Held by")
         yield _call_sites(device, full)
@@ -142,17 +142,6 @@ def _explained(report: Report) -> Iterator[RenderableType]:
     for word, text in lines(report.explanation):
         table.add_row(word, Text(text))
     yield table
-
-
-def _fidelity(device: DeviceProfile) -> Iterator[RenderableType]:
-    estimated = estimated_bytes(device)
-    if estimated is None or not device.live_bytes:
-        return
-    share = 100 * estimated / device.live_bytes
-    if estimated == 0:
-        yield Text("No byte of this rests on an estimate.", style="dim")
-    else:
-        yield Text(f"{share:.2g} % of this ({size(estimated)}) rests on estimates.", style="dim")
 
 
 def _call_sites(device: DeviceProfile, full: bool) -> RenderableType:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .private import raw_storage
 from .scratch import Args, Arguments, Kwargs
 from .shadows import LIMIT, POLICY, SPREAD, counted, keep, shadow
 from .storages import is_virtual
@@ -51,7 +52,8 @@ class Sizes:
         self._session.note(f"the size of {name} at {file}:{line} depends on values: {taken}")
         result = tracker.call(func, args, kwargs, run=run)
         for each in result if isinstance(result, tuple) else (result,):
-            self._session.device.mark_estimated(each)
+            nbytes = raw_storage(each).nbytes()
+            self._session.device.mark_estimated(each, (0, 2 * nbytes if spread else nbytes))
         return result
 
     def nonzero(self, tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:

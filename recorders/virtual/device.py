@@ -8,7 +8,8 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ from ...allocator.driver import GRANULE, VirtualDriver
 from ...allocator.machine import Allocator, OutOfMemory
 from ...diagnosers.interface import CATEGORIES, Category
 from ...snapshots.model import Action
+from .band import Band
 from .private import raw_storage
 from .stacks import StackTable
 from .storages import RECORDS, Kind, StorageRecord, tag_storage
@@ -38,6 +40,8 @@ class GpuTarget:
     compute_capability: tuple[int, int]
     title: str = ""  # what the driver calls it; empty = the name
     torch_version: tuple[int, int] | None = None  # None = the installed one
+    flops: float = 0.0  # FLOP/s in float, without tensor cores; 0 = not known
+    memory_bandwidth: float = 1.0  # bytes/s
 
     @property
     def capacity_bytes(self) -> int:
@@ -85,7 +89,7 @@ class EventLog:
 class Context:
     """What the next events belong to; set by the tracker and the hooks, read by every event of any device."""
 
-    __slots__ = ("category", "estimated", "module", "phase_category", "stack")
+    __slots__ = ("category", "estimated", "module", "phase_category", "stack", "try_only")
 
     def __init__(self) -> None:
         self.stack = -1  # id in the StackTable
@@ -93,6 +97,7 @@ class Context:
         self.phase_category = -1  # what the phase allocates, an index into interface.CATEGORIES; -1 = not known
         self.category = -1  # what this operation allocates, where that differs; -1 = as the phase
         self.estimated = False
+        self.try_only = False  # a request that finds no memory is not logged: something smaller is asked for next
 
 
 class VirtualDevice:
@@ -111,6 +116,7 @@ class VirtualDevice:
         self._late: deque[tuple[int, int]] = deque()  # frees that arrived while an allocator was at work
         self.taken_outside = [0] * count  # by libraries that the allocator does not know, such as NCCL
         self.settings: Callable[[], AllocatorConfig | None] | None = None  # asked for at the first allocation
+        self.bands = [Band() for _ in range(count)]
         self.allocators = self._made(config or AllocatorConfig())
 
     def _made(self, config: AllocatorConfig) -> list[Allocator]:
@@ -149,6 +155,8 @@ class VirtualDevice:
 
         def emit(action: Action, address: int, size: int, stream: int) -> None:
             if action == Action.OOM:
+                if context.try_only:
+                    return
                 log.free_bytes_at_oom[len(log.action)] = address
                 address = 0
             log.action.append(action)
@@ -163,8 +171,13 @@ class VirtualDevice:
 
         return emit
 
-    def malloc(self, nbytes: int, index: int = 0, stream: int | None = None) -> int:
-        """An address on device `index`; raises torch.OutOfMemoryError."""
+    def malloc(
+        self, nbytes: int, index: int = 0, stream: int | None = None, span: tuple[int, int] | None = None
+    ) -> int:
+        """An address on device `index`; raises torch.OutOfMemoryError.
+
+        `span`: how many bytes less and more an estimate can be.
+        """
         error: torch.OutOfMemoryError | None = None
         address = 0
         if self.settings is not None:
@@ -181,6 +194,9 @@ class VirtualDevice:
         if error is not None:
             raise error  # outside the handler: no exception of ours in the script's traceback
         self.allocations += 1
+        if span is not None:
+            self.bands[index].came(address, *span)
+        self.bands[index].at(allocator.allocated_bytes)
         return address
 
     def free(self, address: int, index: int = 0) -> None:
@@ -194,6 +210,7 @@ class VirtualDevice:
                 if self._late:
                     address, index = self._late.popleft()
                     self.allocators[index].free(address)
+                    self.bands[index].gone(address)
             finally:
                 self.lock.release()
 
@@ -226,25 +243,55 @@ class VirtualDevice:
         self.free(address, record.index)
         context.stack = kept
 
+    def largest_free(self, index: int = 0) -> int:
+        """CUDACachingAllocator::cacheInfo: the largest free block, or what the driver has left."""
+        with self.lock:
+            allocator = self.allocators[index]
+            return max(allocator.heap.driver.free_bytes(), allocator.largest_free_block)
+
     def empty_cache(self, index: int = 0) -> None:
         """Every free segment goes back to the driver, by an operation of PyTorch's own."""
         with self.lock:
             self.allocators[index].empty_cache()
         self._free_late()
 
-    def scratch(self, nbytes: int, index: int = 0, *, estimated: bool = False) -> int:
-        """Allocate what a kernel needs beside its outputs; the caller frees it."""
+    def scratch(
+        self, nbytes: int, index: int = 0, *, estimated: bool = False, between: tuple[int, int] | None = None
+    ) -> int:
+        """Allocate what a kernel needs beside its outputs; the caller frees it.
+
+        `between`: the least and the most that an estimate can be.
+        """
         self.context.estimated = estimated
+        span = None if between is None else (nbytes - between[0], between[1] - nbytes)
         try:
-            return self.malloc(nbytes, index)
+            return self.malloc(nbytes, index, span=span)
         finally:
             self.context.estimated = False
 
-    def mark_estimated(self, tensor: torch.Tensor) -> None:
-        """The size of this tensor is an estimate: the report counts its bytes as such."""
+    @contextmanager
+    def unlogged_failure(self) -> Iterator[None]:
+        """A request in here that finds no memory raises, and leaves no trace: a library asks for less next."""
+        self.context.try_only = True
+        try:
+            yield
+        finally:
+            self.context.try_only = False
+
+    def brief_peak(self, nbytes: int, index: int = 0) -> None:
+        """For a moment a library may hold this much, of what is free or cached; it makes do with less."""
+        allocator = self.allocators[index]
+        reserved = allocator.reserved_bytes
+        more = 0 if nbytes <= allocator.largest_free_block else nbytes
+        self.bands[index].brief = max(self.bands[index].brief, reserved + more)
+
+    def mark_estimated(self, tensor: torch.Tensor, between: tuple[int, int]) -> None:
+        """The size of this newest tensor is an estimate: the report counts its bytes as such, within these bounds."""
         record = RECORDS.get(raw_storage(tensor)._cdata)
-        if record is not None and record.event >= 0:
+        if record is not None and record.event >= 0 and record.address:
             self.logs[record.index].estimated[record.event] = 1
+            low, high = between
+            self.bands[record.index].was(record.address, record.nbytes - low, high - record.nbytes)
 
     def resized(self, storage: torch.UntypedStorage, nbytes: int) -> None:
         """The storage changed its size: a new block first, then the old one goes, as the resize kernel does."""

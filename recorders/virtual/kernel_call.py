@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
 from ...diagnosers.interface import CATEGORIES, Category
 from .private import current_graph_task_id
 from .scratch import Scratch
@@ -51,10 +53,9 @@ class KernelCall:
             if (self._index, each.key) in tracker.tried:
                 return
             tracker.tried.add((self._index, each.key))
-            tracker.device.empty_cache(self._index)
         if each.estimated:
             tracker.note_estimate(each.source, each.bytes)
-        if not each.bytes:
+        if not each.bytes and each.kind != "trial":
             return
         device, context = tracker.device, tracker.device.context
         context.stack = device.stacks.capture(4)
@@ -63,8 +64,12 @@ class KernelCall:
         try:
             if each.kind == "handle":
                 self._handle(each)
+            elif each.kind == "trial":
+                self._try(each)
+            elif each.instead:
+                self._fit(number, each)
             else:
-                self._taken[number] = device.scratch(each.bytes, self._index, estimated=each.estimated)
+                self._taken[number] = self._scratch(each, each.bytes)
         except BaseException:
             self.abandon()
             raise
@@ -76,7 +81,43 @@ class KernelCall:
         tracker, device = self._tracker, self._tracker.device
         key = (self._index, device.streams[self._index], current_graph_task_id() != -1, each.source)
         if key not in tracker.handles:
-            tracker.handles[key] = device.scratch(each.bytes, self._index, estimated=each.estimated)
+            tracker.handles[key] = self._scratch(each, each.bytes)
+
+    def _scratch(self, each: Scratch, nbytes: int) -> int:
+        between = None
+        if each.estimated:
+            between = each.between if each.between and nbytes == each.bytes else (0, 2 * nbytes)
+        return self._tracker.device.scratch(nbytes, self._index, estimated=each.estimated, between=between)
+
+    def _fit(self, number: int, each: Scratch) -> None:
+        """The first size that finds memory; that others do not is no out-of-memory of the job."""
+        failed = each.bytes + 1
+        for nbytes in (each.bytes, *each.instead):
+            if nbytes == 0:
+                return
+            if nbytes < failed:
+                with self._tracker.device.unlogged_failure():
+                    try:
+                        self._taken[number] = self._scratch(each, nbytes)
+                        return
+                    except torch.OutOfMemoryError:
+                        failed = nbytes
+        self._taken[number] = self._scratch(each, min(each.bytes, *each.instead))
+
+    def _try(self, each: Scratch) -> None:
+        """The greediest that fits is held for a moment (Conv_v8.cpp generate_and_filter_plans), then the cache goes."""
+        device = self._tracker.device
+        room = device.largest_free(self._index)
+        device.brief_peak(min(each.bytes, room), self._index)
+        nbytes = max((size for size in each.instead if size <= room), default=0)
+        while nbytes:
+            with device.unlogged_failure():
+                try:
+                    device.free(device.scratch(nbytes, self._index, estimated=True), self._index)
+                    break
+                except torch.OutOfMemoryError:
+                    nbytes //= 2
+        device.empty_cache(self._index)
 
     def _drop_until(self, number: int) -> None:
         for earlier in reversed([n for n in self._taken if self._wanted[n].until == number]):

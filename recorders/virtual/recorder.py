@@ -111,6 +111,8 @@ def target_of(
         compute_capability=spec.compute_capability,
         title=spec.title,
         torch_version=torch_version,
+        flops=spec.flops.get("fp32", 0.0),
+        memory_bandwidth=spec.memory_bandwidth,
     )
 
 

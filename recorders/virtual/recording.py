@@ -128,9 +128,21 @@ def _recorded(log: EventLog, marks: Sequence[Mark], stacks: Stacks) -> DeviceRec
 
 
 def fidelity(device: VirtualDevice, notes: Mapping[str, int], estimated: Mapping[str, Any]) -> dict[str, object]:
-    """How far the numbers can be trusted: what was assumed, how often, and the bytes of estimates at their highest."""
+    """How far the numbers can be trusted: what was assumed, how often, and the bytes of estimates at their highest.
+
+    "peak_range": by device, how much less and more the highest allocated bytes are with every estimate at its least or
+    its most, and up to what the reserved bytes may go for a moment (0: nothing of that kind ran).
+    """
     return {
         "assumptions": dict(notes),
         "estimated": {source: {"times": each[0], "largest_bytes": each[1]} for source, each in estimated.items()},
         "estimated_events": int(sum(sum(log.estimated) for log in device.logs)),
+        "peak_range": {
+            str(index): {
+                "less_bytes": allocator.peak_allocated_bytes - band.low,
+                "more_bytes": band.high - allocator.peak_allocated_bytes,
+                "brief_bytes": band.brief,
+            }
+            for index, (allocator, band) in enumerate(zip(device.allocators, device.bands, strict=True))
+        },
     }

@@ -128,7 +128,7 @@ def forward(tracker: "Tracker", func: Any, args: Args, kwargs: Kwargs) -> Any:
     result = tracker.call(func, args, kwargs, run=run)
     if reserve:
         tracker.note_estimate(RESERVE, reserve)
-        tracker.device.mark_estimated(result[3])
+        tracker.device.mark_estimated(result[3], (0, 2 * reserve))
     return result
 
 

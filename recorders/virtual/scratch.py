@@ -23,11 +23,15 @@ class Scratch:
     bytes: int
     source: str
     # handle: kept per thread role and stream, allocated once. trial: when its key is met for the first time, a library
-    # tries its algorithms, and PyTorch then empties the cache
+    # tries its algorithms in the most of `instead` that fits, perhaps in `bytes`; then PyTorch empties the cache
     kind: Literal["call", "handle", "trial"] = "call"
     key: object = None
     estimated: bool = False
     before: bool = False  # allocated before the operation's outputs
+    instead: tuple[int, ...] = ()  # sizes that are tried in turn where memory is short
+    between: tuple[int, int] | None = (
+        None  # of an estimate: the least and the most; where unknown, none to twice as much
+    )
     until: int = -1  # freed before scratch number `until` of the same call is allocated; -1: at the end, newest first
 
     @property
@@ -54,6 +58,10 @@ class Gpu(Protocol):
     def compute_capability(self) -> tuple[int, int]: ...
     @property
     def torch_version(self) -> tuple[int, int] | None: ...
+    @property
+    def flops(self) -> float: ...
+    @property
+    def memory_bandwidth(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +75,8 @@ class Target:
     cudnn_version: int = 91900  # what the CUDA wheels of recent torch require
     cublas_bytes: int = 0  # workspace of one cuBLAS handle on one stream
     cublaslt_bytes: int = MIB
+    flops: float = 0.0  # FLOP/s in float, without tensor cores; 0 = not known
+    memory_bandwidth: float = 1.0  # bytes/s
 
     @property
     def major(self) -> int:
@@ -81,6 +91,8 @@ def target_of(gpu: Gpu, environ: Mapping[str, str] | None = None) -> Target:
         threads_per_sm=gpu.threads_per_sm,
         compute_capability=gpu.compute_capability,
         torch_version=gpu.torch_version or installed_torch(),
+        flops=gpu.flops,
+        memory_bandwidth=gpu.memory_bandwidth,
         cublas_bytes=cublas_workspace_bytes(gpu.compute_capability, environ.get("CUBLAS_WORKSPACE_CONFIG")),
         cublaslt_bytes=1024 * int(environ.get("CUBLASLT_WORKSPACE_SIZE") or 1024),
     )

@@ -11,7 +11,7 @@ from ...diagnosers.ranks import Ranks
 from ...gates.interface import Gate
 from ...remedies.interface import Candidate, Communication, Plan
 from .. import cards, plan_notes, rank_table
-from ..figures import assumed, estimated_bytes, grouped, parts, peak_bytes, used_bytes
+from ..figures import assumed, grouped, left_open, parts, peak_bytes, used_bytes
 from ..gate_text import failed_checks, sentence
 from ..headline import assumed_heading, facts, headline, memory_heading, replay_heading
 from ..json import inconclusive
@@ -95,7 +95,6 @@ def _device(report: Report, device: DeviceProfile) -> dict[str, Any]:
         slices.append(Slice(part.key, 1000 * done / whole, 1000 * part.bytes / whole))
         done += part.bytes
     peak = device.peak
-    estimated = estimated_bytes(device)
     sites = grouped(device.call_sites)
     return {
         "heading": memory_heading(report, device),
@@ -107,8 +106,7 @@ def _device(report: Report, device: DeviceProfile) -> dict[str, Any]:
             ("highest allocated", maybe_size(peak.allocated_bytes)),
             ("highest reserved", maybe_size(peak.reserved_bytes)),
         ],
-        "estimated": size(estimated) if estimated else "",
-        "no_estimate": estimated == 0,
+        "left_open": left_open(device),
         "sites": [
             (
                 size(site.bytes), percent(site.bytes, device.live_bytes), site.count, site.category.value,

@@ -53,6 +53,8 @@ def test_a_script_that_fits(oomdoc: Run, tmp_path: Path, train: Path) -> None:
     assert categories["parameter"] == 64 * MIB
     assert categories["optimizer_state"] in (128 * MIB, 128 * MIB + 4)
     assert report["devices"][0]["estimated_bytes"] == 0
+    reserved = report["devices"][0]["peak"]["reserved_bytes"]
+    assert report["devices"][0]["peak_range"] == {"low_bytes": reserved, "high_bytes": reserved, "brief_bytes": 0}
     assert report["source"]["kind"] == "virtual"
     assert report["source"]["gpu"] == "a100-40gb"
     assert "trained" in done.stderr  # a machine reads stdout: the script's own output makes way
@@ -60,6 +62,17 @@ def test_a_script_that_fits(oomdoc: Run, tmp_path: Path, train: Path) -> None:
     assert (latest / "rank0.pickle").is_file()
     assert json.loads((latest / "report.json").read_text()) == report
     assert (tmp_path / ".oomdoc" / ".gitignore").read_text() == "*\n"
+
+
+def test_what_cudnn_does_not_tell_widens_the_peak(oomdoc: Run, tmp_path: Path) -> None:
+    """An LSTM's reserve: in the range of the report, and in what to leave beside the peak."""
+    script = tmp_path / "lstm.py"
+    script.write_text("import torch\nlstm = torch.nn.LSTM(256, 256).cuda()\nlstm(torch.ones(64, 32, 256).cuda())\n")
+    report = report_of(oomdoc("run", "--format", "json", script).stdout)
+    (device,) = report["devices"]
+    low, high = (device["peak_range"][f"{end}_bytes"] for end in ("low", "high"))
+    assert low < device["peak"]["reserved_bytes"] < high
+    assert "leave " in oomdoc("run", script).stdout
 
 
 def test_a_script_that_does_not_fit(oomdoc: Run, train: Path) -> None:

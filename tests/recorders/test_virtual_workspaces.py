@@ -22,7 +22,6 @@ from oomdoc.recorders.virtual.attention_scratch import num_splits
 from oomdoc.recorders.virtual.scratch import MIB, Scratch, Target, cublas_workspace_bytes
 from oomdoc.recorders.virtual.session import Session
 from oomdoc.recorders.virtual.workspaces import ESTIMATORS, scratch_for
-from oomdoc.snapshots.model import Action
 
 aten = torch.ops.aten
 A100 = Target(sm_count=108, threads_per_sm=2048, compute_capability=(8, 0), torch_version=(2, 13), cublas_bytes=8519680)
@@ -213,46 +212,6 @@ def test_group_norm_keeps_sums_per_channel_in_float() -> None:
     assert not any(each.estimated for each in found)
 
 
-def test_channels_first_convolution_is_bounded_by_its_tensors() -> None:
-    x, w = meta(8, 64, 56, 56, dtype=torch.float16), meta(64, 64, 3, 3, dtype=torch.float16)
-    found = scratch(aten.convolution.default, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    assert sizes(found) == [2 * (x.numel() * 2) + w.numel() * 2]
-    assert all(each.estimated for each in found)
-
-
-def test_a_float_filter_of_one_pixel_needs_no_workspace() -> None:
-    """Measured; in half precision nothing is known, and the bound stays."""
-    settings = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
-    assert scratch(aten.convolution.default, meta(8, 64, 56, 56), meta(64, 64, 1, 1), *settings) == []
-    x, w = meta(8, 64, 56, 56, dtype=torch.float16), meta(64, 64, 1, 1, dtype=torch.float16)
-    assert sizes(scratch(aten.convolution.default, x, w, *settings)) == [2 * (2 * x.numel() + w.numel())]
-
-
-def test_cudnn_benchmark_empties_the_cache_at_each_new_shape(gpu: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once in each direction that is computed, and never again for the same shape and settings."""
-
-    def freed_segments(size: int) -> int:
-        del_me = torch.ones(3 << 20, device="cuda")
-        del del_me  # a cached segment
-        before = sum(action == Action.SEGMENT_FREE for action in log.action)
-        layer(torch.ones(2, 8, size, size, device="cuda"))
-        return sum(action == Action.SEGMENT_FREE for action in log.action) - before
-
-    log = gpu.device.logs[0]
-    layer = torch.nn.Conv2d(8, 8, 3).cuda()
-    assert freed_segments(16) == 0
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    assert [freed_segments(size) > 0 for size in (16, 16, 24, 24)] == [True, False, True, False]
-    assert [each for source, each in gpu.tracker.estimated.items() if "trials" in source] == [[2, 0]]
-
-
-def test_channels_last_convolution_copies_only_the_weight() -> None:
-    x = meta(8, 64, 56, 56, dtype=torch.float16).to(memory_format=torch.channels_last)
-    w = meta(64, 64, 3, 3, dtype=torch.float16)
-    found = scratch(aten.convolution.default, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    assert [(each.bytes, each.before, each.estimated) for each in found] == [(w.numel() * 2, True, False)]
-
-
 @pytest.mark.parametrize(("items", "expected"), [(100, 1), (2304, 1)])
 def test_small_sorts_need_no_buffer(items: int, expected: int) -> None:
     assert cub.radix_sort_pairs_bytes(items, 8, 8, 16) == expected
@@ -282,19 +241,6 @@ def test_every_entry_says_what_its_size_rests_on() -> None:
     assert Scratch(bytes=1, source=workspaces.CUBLAS).evidence == "measured"
     assert Scratch(bytes=1, source=norm_scratch.LAYER_NORM).evidence == "read in source"
     assert Scratch(bytes=1, source=convolutions.WORKSPACE, estimated=True).evidence == "estimated"
-
-
-@pytest.mark.parametrize(("groups", "last"), [(1, True), (64, False)])
-def test_a_convolution_keeps_channels_last(gpu: Session, groups: int, last: bool) -> None:
-    """As cuDNN does; torch's own depthwise kernel makes a contiguous output."""
-    layer = torch.nn.Conv2d(64, 128, 3, groups=groups).cuda()
-    assert layer(torch.ones(2, 64, 16, 16, device="cuda")).is_contiguous()
-    layer.to(memory_format=torch.channels_last)
-    before = torch.cuda.memory_allocated()
-    with torch.no_grad():
-        out = layer(torch.ones(2, 64, 16, 16, device="cuda").to(memory_format=torch.channels_last))
-    assert out.is_contiguous(memory_format=torch.channels_last) is last
-    assert torch.cuda.memory_allocated() - before == 2 * 128 * 14 * 14 * 4
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from oomdoc.diagnosers.interface import Diagnosis, Location, MemoryProfile, StepBytes
+from oomdoc.diagnosers.interface import DeviceProfile, Diagnosis, Location, MemoryProfile, StepBytes
 from oomdoc.reports.build import build, excerpts, verdict_of
-from oomdoc.reports.figures import assumed, parts
+from oomdoc.reports.figures import PeakRange, assumed, left_open, parts, peak_range
 from oomdoc.reports.model import Report
 from oomdoc.reports.text import percent, size
 
@@ -98,6 +98,33 @@ def test_what_was_assumed_is_told_with_how_often(report: Report) -> None:
         "a float value was read from the GPU at train.py:9: answered 1.0 (4 times)",
         "estimated: cuDNN workspace (2 times), at most 3.0 MiB each",
     )
+
+
+def with_range(device: DeviceProfile, said: object) -> DeviceProfile:
+    recording = device.snapshot.recording
+    assert recording is not None
+    told = replace(recording, fidelity={**recording.fidelity, "peak_range": said})
+    return replace(device, snapshot=replace(device.snapshot, recording=told))
+
+
+def test_estimates_widen_the_peak(report: Report) -> None:
+    """39 GiB are reserved at the highest; what a trial may show for a moment is no part of the range."""
+    gib = 2**30
+    (device,) = report.diagnosis.profile.devices
+    assert left_open(device) == ["11 % of this (4.00 GiB) rests on estimates."]
+    known = with_range(device, {"0": {"less_bytes": gib, "more_bytes": gib // 2, "brief_bytes": 45 * gib}})
+    assert peak_range(known) == PeakRange(low=38 * gib, high=39 * gib + gib // 2, brief=45 * gib)
+    assert left_open(known)[1:] == [
+        "With the estimates at their least and their most, the peak is between 38.00 GiB and 39.50 GiB: "
+        "leave 512.0 MiB beside it.",
+        "Trials of cudnn.benchmark may show 45.00 GiB for a moment; they make do with what is free.",
+    ]
+
+
+@pytest.mark.parametrize("said", [None, [], {}, {"0": None}, {"0": {"less_bytes": "1"}}, {"1": {}}])
+def test_a_range_that_is_not_one_is_left_out(report: Report, said: object) -> None:
+    (device,) = report.diagnosis.profile.devices
+    assert peak_range(with_range(device, said)) is None
 
 
 def test_a_run_is_known_for_the_steps_recorded(report: Report) -> None:

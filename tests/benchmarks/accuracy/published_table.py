@@ -20,7 +20,7 @@ JOBS = Path(__file__).resolve().parents[1] / "jobs"
 UNITS = {"GiB": GIB, "GB": 10**9, "MiB": MIB, "bytes": 1}
 LLAMA = "llama.py --size 8b --fsdp --recompute"
 # What CUDA held on the A100-40GB of itu-rad/GPUMemNet, from a network that is in no table (see timm_table).
-GPUMEMNET = "--gpu a100-40gb --cuda-context 1667MiB"
+GPUMEMNET = "--gpu a100-40gb --cuda-context 1667MiB --target-torch 2.4"
 H100 = "--gpu h100-80gb --target-torch 2.6"
 CONSUMER = "--gpu rtx-4090 --target-torch 2.4"
 V100 = "--gpu v100-16gb --target-torch 2.0 --cuda-context 1343MiB"
@@ -43,11 +43,10 @@ def _attention(length: int, width: int) -> Job:
     )
 
 
-def _vision(model: str, batch: int, note: str = "") -> Job:
-    return Job(options=GPUMEMNET, script=f"vision.py --model {model} --batch {batch}", figure="device", note=note)
+def _vision(model: str, batch: int) -> Job:
+    return Job(options=GPUMEMNET, script=f"vision.py --model {model} --batch {batch}", figure="device")
 
 
-DENSE = "dense convolutions: cuDNN's workspaces are not published"
 BEFORE_TORCH_2 = "torch 1.10, older than --target-torch goes"
 LENGTH_TAKEN = "its micro-batch is not published: 1 x 4096 is taken"
 TORCHTUNE = "--gpu a100-80gb --target-torch 2.5"
@@ -96,10 +95,10 @@ RUNS: dict[int, Job] = {
     220: _attention(8192, 64),
     224: _attention(4096, 128),
     226: _attention(16384, 128),
-    232: _vision("vgg16", 64, DENSE),
-    234: _vision("resnet50", 32, DENSE),
-    236: _vision("resnet50", 128, DENSE),
-    237: _vision("xception", 32, DENSE),
+    232: _vision("vgg16", 64),
+    234: _vision("resnet50", 32),
+    236: _vision("resnet50", 128),
+    237: _vision("xception", 32),
     240: _vision("mobilenetv2_100", 128),
     241: _vision("efficientnet_b0", 32),
     242: _vision("efficientnet_b0", 128),
