@@ -31,6 +31,10 @@ class Band:
         self.low = self._low_before
         self.at(self._allocated)
 
+    def might(self, allocated: int, more: int) -> None:
+        """Nothing was allocated for something that can take so many bytes, while it runs."""
+        self.high = max(self.high, allocated + self._above + more)
+
     def gone(self, address: int) -> None:
         if self._spans and address in self._spans:
             less, more = self._spans.pop(address)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .cudnn_choice import likely
+from .cudnn_choice import is_product, likely
 from .cudnn_fft import tiling_bytes
 from .cudnn_plans import Direction, Dtype, Note, Plan, Problem, installed
 from .reduction_scratch import kernel_scratch
@@ -132,8 +132,9 @@ def _library(
     plans = [] if problem is None else _plans(problem, target)
     benchmark = torch.backends.cudnn.benchmark
     if problem is None or not plans:
-        sizes: tuple[int, ...] = (_assumed(problem, target), 0)
-        found = _workspace(WORKSPACE, sizes, (0, 2 * sizes[0]))  # a plan without workspace to one that copies twice
+        copies = _copies(problem, target)
+        sizes: tuple[int, ...] = (0 if problem is not None and is_product(problem) else copies, 0)
+        found = _workspace(WORKSPACE, sizes, (0, 2 * copies))  # a plan without workspace to one that copies twice
     else:
         sizes = tuple(plan.workspace for plan in plans)
         found = _chosen(plans, problem, target, benchmark=benchmark)
@@ -150,7 +151,8 @@ def _chosen(plans: Sequence[Plan], problem: Problem, target: Target, *, benchmar
     here = target.torch_version == installed_torch()
     sizes = tuple(plan.workspace for plan in plans)
     if here and not benchmark:
-        return _workspace(ASKED, sizes, (sizes[0], sizes[0]))
+        # a product of matrices may have a plan that is not made without a GPU, as the FFT has
+        return _workspace(ASKED, sizes, (min(sizes) if is_product(problem) else sizes[0], sizes[0]))
     tried = plans[: _limit()] if here else plans
     first = likely(tried, problem, target.flops, target.memory_bandwidth)
     within = [plan.workspace for plan in tried]
@@ -212,7 +214,7 @@ def _plans(problem: Problem, target: Target) -> list[Plan]:
     return [plan for plan in library.plans(problem) if not plan.notes & unwanted]
 
 
-def _assumed(problem: Problem | None, target: Target) -> int:
+def _copies(problem: Problem | None, target: Target) -> int:
     """Without a cuDNN to ask: a copy of each tensor where tensor cores want another format, in bytes."""
     if problem is None:
         return 0

@@ -1,8 +1,8 @@
 """Which of cuDNN's plans runs, where the timing of a GPU that is not here decides it.
 
-Ordinary cores that compute a convolution as fast as memory can bring its tensors cannot be beaten: what a tensor-core
-plan converts in its workspace it has to write and read once more. So a filter of one pixel on large images runs with
-the least workspace. Where ordinary cores are the limit, cuDNN's own heuristic, which is made from timings, is believed.
+Two cases need no timing, since a workspace has to be written and read once more: in float, a filter of one pixel that
+skips none is a product of matrices as they lie; and a convolution that ordinary cores compute as fast as memory can
+bring its tensors cannot be made faster. Everywhere else cuDNN's own heuristic, which is made from timings, is believed.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,15 @@ def likely(plans: Sequence[Plan], problem: Problem, flops: float, bandwidth: flo
 
     `flops`: FLOP/s of the card's ordinary cores in float; `bandwidth`: bytes/s of its memory.
     """
-    if not waits_for_memory(problem, flops, bandwidth):
+    if not (is_product(problem) or waits_for_memory(problem, flops, bandwidth)):
         return 0
     return min(range(len(plans)), key=lambda i: plans[i].workspace)
+
+
+def is_product(problem: Problem) -> bool:
+    """In float, one pixel of the input makes one of the output: tensor cores can read both as they lie."""
+    ones = (*problem.weight[2:], *problem.stride)
+    return problem.dtype is Dtype.FLOAT and set(ones) == {1} and not any(problem.padding)
 
 
 def waits_for_memory(problem: Problem, flops: float, bandwidth: float) -> bool:

@@ -278,6 +278,10 @@ class VirtualDevice:
         finally:
             self.context.try_only = False
 
+    def might_take(self, nbytes: int, index: int = 0) -> None:
+        """A kernel that allocated nothing may take so much while it runs."""
+        self.bands[index].might(self.allocators[index].allocated_bytes, nbytes)
+
     def brief_peak(self, nbytes: int, index: int = 0) -> None:
         """For a moment a library may hold this much, of what is free or cached; it makes do with less."""
         allocator = self.allocators[index]

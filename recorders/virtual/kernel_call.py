@@ -56,6 +56,8 @@ class KernelCall:
         if each.estimated:
             tracker.note_estimate(each.source, each.bytes)
         if not each.bytes and each.kind != "trial":
+            if each.between is not None:
+                tracker.device.might_take(each.between[1], self._index)
             return
         device, context = tracker.device, tracker.device.context
         context.stack = device.stacks.capture(4)

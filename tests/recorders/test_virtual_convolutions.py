@@ -146,7 +146,7 @@ def test_without_a_cudnn_one_copy_of_each_tensor_is_assumed(answer: Any, dtype: 
     x, weight = meta(8, 64, 56, 56, dtype=dtype), meta(64, 64, pixels, pixels, dtype=dtype)
     (found,) = convolution(x, weight, padding=pixels // 2)
     copies = (2 * x.numel() + weight.numel()) * x.element_size()
-    assert (found.bytes, found.between, found.estimated) == (copies, (0, 2 * copies), True)
+    assert (found.bytes, found.between, found.estimated) == (copies * (pixels > 1), (0, 2 * copies), True)
 
 
 def test_channels_last_halves_copy_only_the_weight(answer: Any) -> None:
@@ -245,6 +245,15 @@ def test_what_a_trial_may_show_for_a_moment_is_known_and_in_no_peak(answer: Any,
     assert gpu.device.bands[0].brief > 4352 * 512 * 512
 
 
+def test_what_is_taken_for_nothing_may_still_be_something(answer: Any, gpu: Session) -> None:
+    """Without a cuDNN to ask, a filter of one pixel: nothing, or two copies of all three tensors."""
+    x, weight = torch.ones(8, 64, 64, 64, device="cuda"), torch.ones(64, 64, 1, 1, device="cuda")
+    torch.nn.functional.conv2d(x, weight)
+    peak = torch.cuda.max_memory_allocated()
+    assert peak == 2 * x.nbytes + weight.nbytes
+    assert gpu.device.bands[0].high == 3 * peak
+
+
 @pytest.mark.parametrize(
     ("batch", "channels", "published"), [(1, 20, 178_432), (128, 32, 18_522_112)]
 )  # mnistCUDNN's first layer; a log of the second is in a repository of 2019, with cuDNN 7.6
@@ -281,23 +290,29 @@ def test_a_band_is_what_the_least_and_the_most_of_each_estimate_would_make(steps
     assert [band.low, band.high] == [highest[0], highest[2]]
 
 
-def one_pixel(size: int, wide: int, narrow: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return meta(128, narrow, size, size), meta(wide, narrow, 1, 1)
-
-
 @pytest.mark.parametrize(
-    ("size", "wide", "narrow", "taken"),
+    ("size", "channels", "filters", "groups", "taken"),
     [
-        (112, 96, 16, 0),  # MobileNetV2's first expansion: an A100 waits for memory
-        (14, 1024, 256, 5 * MIB),  # ResNet-50's third stage: for its ordinary cores
+        (56, 64, 3, 1, 5 * MIB),
+        (56, 64, 1, 1, 0),  # a product of matrices
+        (56, 64, 3, 32, 0),  # two channels of each group: an A100 waits for memory
     ],
 )
-def test_what_waits_for_memory_converts_nothing(answer: Any, size: int, wide: int, narrow: int, taken: int) -> None:
+def test_nothing_is_converted_where_that_cannot_be_faster(
+    answer: Any, size: int, channels: int, filters: int, groups: int, taken: int
+) -> None:
     """19.5 TFLOP/s and 1.56 TB/s, on a torch whose cuDNN is not the installed one."""
     answer(5 * MIB, 7 * MIB, 0)
     card = replace(A100, torch_version=(2, 4), flops=19.5e12, memory_bandwidth=1.555e12)
-    (found,) = convolution(*one_pixel(size, wide, narrow), padding=0, target=card)
+    x, weight = meta(128, channels, size, size), meta(channels, channels // groups, filters, filters)
+    (found,) = convolution(x, weight, padding=filters // 2, groups=groups, target=card)
     assert (found.bytes, found.between) == (taken, (0, 7 * MIB))
+
+
+def test_a_product_of_matrices_may_have_a_plan_that_was_not_told(answer: Any) -> None:
+    answer(5 * MIB, 7 * MIB, 0)
+    (found,) = convolution(meta(8, 64, 56, 56), meta(64, 64, 1, 1), padding=0)
+    assert (found.bytes, found.between, found.estimated) == (5 * MIB, (0, 5 * MIB), True)
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 32), st.sampled_from([1, 3, 5]))
