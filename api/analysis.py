@@ -1,4 +1,4 @@
-"""`oomdoc.load`, `oomdoc.analyze`, `oomdoc.plan`: what the commands of the same names do, as objects."""
+"""`oomdoc.load`, `oomdoc.analyze`, `oomdoc.plan`: read a recording, diagnose it, plan from it; results are objects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..configs.defaults import DEFAULT_GPU
+
 if TYPE_CHECKING:
     from .recording import Recording
 
 LIMIT, LEAK, FIXTURE = "gpu_memory_limit", "gpu_memory_leak", "virtual_gpu"
-DEFAULT_GPU = "a100-80gb"
 MARKERS = (
     f'{LIMIT}(size, gpu="{DEFAULT_GPU}", metric="allocated"): the most GPU memory that the test may need, such as '
     '"8 GiB", on a virtual card of that name (oomdoc)',

@@ -21,7 +21,7 @@ _MARKS = {True: "ok  ", False: "BAD ", None: "    "}
 def doctor() -> None:
     """Tell what this machine has (GPUs, who holds their memory, torch, host memory, settings) and what works here.
 
-    Exit status 1 when something that a run needs is missing.
+    Exit status 1 when one of the checks is marked BAD.
     """
     from .health import all_checks
 

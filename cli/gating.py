@@ -14,6 +14,7 @@ from ..errors import OomdocError, UnreadableInputError
 from .format import Format
 from .inputs import Command, write_command
 from .options import JobOptions
+from .verify import LOG_FILE
 
 if TYPE_CHECKING:
     from ..diagnosers.interface import DeviceProfile, MemoryProfile
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ..remedies.interface import Candidate
     from ..reports.model import GateRun, Report
 
-LOG_FILE = "output.log"
 EXCEEDED, NO_BASELINE, NOT_JUDGED = 1, 2, 3
 _LOG_LINES = 12
 
@@ -108,7 +108,7 @@ def _cores() -> int:
 
 def _command(job: "JobSettings") -> Command | None:
     """How the script is run; None where there are recordings."""
-    from ..gates.settings import DEFAULT_GPU
+    from ..configs.defaults import DEFAULT_GPU
     from .launching import command_of
 
     if job.script is None:

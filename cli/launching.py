@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..api.files import LATEST, RUNS
+from ..configs.defaults import DEFAULT_GPU
 from ..errors import OomdocError
 from ..recorders.nvml import has_cuda
 from .following import followers
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from ..recorders.placement import Placement
     from .options import JobOptions
     from .real_options import RealOptions
-
-DEFAULT_GPU = "a100-80gb"
 
 
 def command_of(script: str, args: Sequence[str] | None, job: "JobOptions", apply: Path | None = None) -> Command:

@@ -20,7 +20,12 @@ STYLES = {
     "rest": "yellow",
     "cached": "bright_black",
 }
-_WORDS = {"parameter": "parameters", "optimizer_state": "optimizer state", "gradient": "gradients", "rest": "the rest"}
+_WORDS = {  # of the legend; what is not here is its own word
+    "parameter": "parameters",
+    "optimizer_state": "optimizer state",
+    "gradient": "gradients",
+    "rest": "the rest",
+}
 
 
 @contextmanager

@@ -142,7 +142,7 @@ ScriptArguments = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """How a script is run, or which card a recording is judged against: the options of `run`, `plan` and `gate`."""
+    """How a script is run: card, ranks, steps, allocator. A recording is judged against `gpu` and `capacity`."""
 
     gpu: GpuOption = None
     virtual: VirtualOption = None

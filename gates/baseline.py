@@ -7,8 +7,8 @@
        "lines": [{"bytes": 1, "blocks": 1, "category": "activation", "file": "train.py", "function": "forward",
                   "code": "h = torch.tanh(h)", "module": "blocks.*.mlp"}]}}}
 
-It holds nothing that differs between two runs of one commit, and no line numbers: code that only moves leaves it as
-it is.
+It holds nothing that differs between two runs of one commit. A line of code is kept by its text, with a number only
+where its source cannot be read: code that only moves leaves the file as it is.
 """
 
 import json

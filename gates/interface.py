@@ -102,7 +102,7 @@ class CodeChange:
 
     file: str
     line: int
-    code: str
+    code: str  # its text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,6 @@ from .interface import Amount, Limits, Metric
 OWN_FILE = "oomdoc.toml"
 PYPROJECT = "pyproject.toml"
 BASELINE = "oomdoc-baseline.json"
-DEFAULT_GPU = "a100-80gb"
 
 _TEXTS = (
     "script",

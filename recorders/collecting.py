@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..diagnosers.text import size
 from . import host_memory
 
 if TYPE_CHECKING:
@@ -118,8 +119,8 @@ def _host_reason(pid: int, overseer: "Overseer | None") -> str:
     if overseer is None:
         return "what it held is not known"
     peak, limit = overseer.peak_rss.get(pid), overseer.host_limit
-    of_limit = "" if limit is None else f" of {_gib(limit)}"
-    held = "" if peak is None else f" (it held {_gib(peak)} of host memory{of_limit})"
+    of_limit = "" if limit is None else f" of {size(limit)}"
+    held = "" if peak is None else f" (it held {size(peak)} of host memory{of_limit})"
     if overseer.kernel_kills():
         return f"the kernel's out-of-memory killer ended it: the host ran out of memory, not the GPU{held}"
     if peak is not None and limit is not None and peak >= NEAR_LIMIT * limit:
@@ -129,9 +130,5 @@ def _host_reason(pid: int, overseer: "Overseer | None") -> str:
 
 def _shm() -> str:
     room = host_memory.shm()
-    size = "" if room is None else f" of {_gib(room[0])}"
-    return f"/dev/shm{size} was probably full, through which DataLoader workers pass batches: take fewer"
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"
+    whole = "" if room is None else f" of {size(room[0])}"
+    return f"/dev/shm{whole} was probably full, through which DataLoader workers pass batches: take fewer"

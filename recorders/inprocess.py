@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from ..configs.defaults import DEFAULT_GPU
 from ..errors import OomdocError
 from ..snapshots.model import Snapshot
 from .launch import RunSpec
@@ -17,8 +18,6 @@ from .outcome import ending_facts, outcome_of
 from .rank import recorder_of
 from .recorder import Recorder
 from .seat import Seat
-
-DEFAULT_GPU = "a100-80gb"
 
 
 class Live:

@@ -13,7 +13,7 @@ from ..snapshots.timeline import lifetimes
 from .launch import RunSpec
 from .recorder import Recorder
 from .uploading import say
-from .watching import StepSample, Warned, Watcher
+from .watching import WARN_AT, StepSample, Warned, Watcher
 
 if TYPE_CHECKING:
     from .progress import Progress
@@ -31,7 +31,7 @@ class Watch:
     def of(cls, spec: RunSpec, recorder: Recorder, progress: "Progress") -> "Watch | None":
         if not spec.watch and spec.warn_at is None:
             return None
-        return cls(recorder, progress, 0.92 if spec.warn_at is None else spec.warn_at)
+        return cls(recorder, progress, WARN_AT if spec.warn_at is None else spec.warn_at)
 
     def step(self, step: int) -> None:
         room = self.recorder.room()

@@ -9,11 +9,14 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ..diagnosers.text import size
+
 WARM_UP_STEPS = 3  # optimizer state, cuBLAS workspaces and the allocator's cache come in these
 WINDOW_STEPS = 10  # the growth of so many steps has to agree
 STEADY_SHARE = 0.8  # of them have to grow
 FORESIGHT = 20  # growth is believed to go on for so many times as long as it was seen: a long warm-up is no leak
 FRAGMENTED_SHARE = 0.15  # of the card cached and not used at the step's peak: more than a step's slack
+WARN_AT = 0.92  # share of the card in use from which on headroom is told
 AGAIN_SHARE = 0.25  # a leak is told again when the estimate has fallen to this share of what was told
 
 
@@ -42,7 +45,7 @@ class Warned:
 class Watcher:
     """`warn_at`: the share of the card from which on headroom is told."""
 
-    def __init__(self, warn_at: float = 0.92) -> None:
+    def __init__(self, warn_at: float = WARN_AT) -> None:
         self.warn_at = warn_at
         self._steps: deque[StepSample] = deque(maxlen=WINDOW_STEPS + 1)
         self._told_full = False
@@ -77,7 +80,7 @@ class Watcher:
             return None
         self._told_full = True
         left = sample.total - used
-        text = f"{100 * used / sample.total:.0f} % of the card is in use at the peak of a step; {_gib(left)} are left"
+        text = f"{100 * used / sample.total:.0f} % of the card is in use at the peak of a step; {size(left)} are left"
         return Warned(kind="headroom", step=sample.step, text=text, bytes=used)
 
     def _fragmentation(self, sample: StepSample) -> Warned | None:
@@ -91,7 +94,7 @@ class Watcher:
             return None
         self._told_fragmented = True
         text = (
-            f"{_gib(idle)} are cached and of no use at the peak of a step, {_gib(idle - was)} more than "
+            f"{size(idle)} are cached and of no use at the peak of a step, {size(idle - was)} more than "
             f"{WINDOW_STEPS} steps ago: the free memory is in pieces that are too small"
         )
         return Warned(kind="fragmentation", step=sample.step, text=text, bytes=idle)
@@ -108,7 +111,7 @@ class Watcher:
         if left > believed or (self._told_left is not None and left > AGAIN_SHARE * self._told_left):
             return None
         self._told_left = left
-        text = f"{_mib(slope)} more stay behind after each step: at this rate out of memory in about {left} steps"
+        text = f"{size(slope)} more stay behind after each step: at this rate out of memory in about {left} steps"
         return Warned(kind="leak", step=sample.step, text=text, bytes=slope, steps_left=left)
 
     def growth(self) -> int | None:
@@ -130,11 +133,3 @@ class Watcher:
         latest = self._steps[-1]
         room = latest.total - self._outside(latest)
         return max(0, (room - latest.live - self._transient) // slope)
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"
-
-
-def _mib(count: int) -> str:
-    return f"{count / 2**20:.2f} MiB"

@@ -10,6 +10,7 @@ import torch
 
 from ...allocator.config import AllocatorConfig, parse, text_in
 from ...configs import loader
+from ...configs.defaults import DEFAULT_GPU
 from ..channel import VARIABLE, Speaker
 from ..hooks import Hooks
 from ..launch import RunSpec
@@ -121,7 +122,7 @@ def virtual_recorder(spec: RunSpec, rank: int, *, steps: int | None) -> Iterator
     text = text_in(os.environ)
     config = parse(text)
     with virtual_session(
-        target_of(spec.gpu or "a100-80gb", spec.capacity_bytes, spec.context_bytes, spec.target_torch),
+        target_of(spec.gpu or DEFAULT_GPU, spec.capacity_bytes, spec.context_bytes, spec.target_torch),
         device_count=spec.nproc_per_node,
         config=config,
         rank=rank,

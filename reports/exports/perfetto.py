@@ -14,8 +14,8 @@ from ...diagnosers.call_sites import Lines
 from ...diagnosers.interface import DeviceProfile
 from ...snapshots.model import Action, DeviceSnapshot
 from ...snapshots.timeline import live_bytes, reserved_bytes
-from ..html.sampling import moments, stacked
 from ..model import Report
+from ..sampling import moments, stacked
 from ..text import CATEGORY_TITLES, device_title, place, size
 from .clock import microseconds
 from .needs import devices_of

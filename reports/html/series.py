@@ -14,9 +14,9 @@ from ...diagnosers.call_sites import Lines
 from ...diagnosers.interface import DeviceProfile, Location
 from ...snapshots.model import Frame, Stacks
 from ...snapshots.timeline import live_bytes, reserved_bytes
+from ..sampling import moments, seen, stacked
 from ..text import CONTROLS, short_path
 from .packing import Packer
-from .sampling import moments, seen, stacked
 from .segments import allocator_map
 
 BLOCKS_PER_STACK = 10  # of so many blocks one may have a stack of its own; usually hundreds share one

@@ -1,7 +1,6 @@
 """Runs pytest on a project of its own, where the plugin is installed as pip does it: by its entry point."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,32 +13,24 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
-Suite = Callable[..., "subprocess.CompletedProcess[str]"]
+Suite = Callable[..., pytest.RunResult]
 
 
 @pytest.fixture
-def suite(tmp_path: Path) -> Suite:
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     """`suite(text, *arguments)` runs it as test_it.py, in a process of its own; nothing of this project's settings."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    installed = tmp_path / "installed" / f"oomdoc-{project['version']}.dist-info"
+    installed = pytester.path / "installed" / f"oomdoc-{project['version']}.dist-info"
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: oomdoc\nVersion: {project['version']}\n")
     points = "\n".join(f"{name} = {place}" for name, place in project["entry-points"]["pytest11"].items())
     (installed / "entry_points.txt").write_text(f"[pytest11]\n{points}\n")
-    folder = tmp_path / "project"
-    folder.mkdir()
+    paths = filter(None, [str(installed.parent), os.environ.get("PYTHONPATH", "")])
+    for name, value in {"PYTHONPATH": os.pathsep.join(paths), "NO_COLOR": "1", "COLUMNS": "160"}.items():
+        monkeypatch.setenv(name, value)
 
-    def run(text: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        (folder / "test_it.py").write_text(text)
-        paths = os.pathsep.join(filter(None, [str(installed.parent), os.environ.get("PYTHONPATH", "")]))
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", *arguments],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": paths, "NO_COLOR": "1", "COLUMNS": "160"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+    def run(text: str, *arguments: str) -> pytest.RunResult:
+        pytester.makepyfile(test_it=text)
+        return pytester.runpytest_subprocess("-rA", *arguments, timeout=300)
 
     return run

@@ -203,4 +203,30 @@ def test_the_hook_is_a_command_that_there_is() -> None:
     assert f"id: {hook['id']}" in README
     program, command = hook["entry"].split()
     assert (program, command) == ("oomdoc", "gate")
-    assert shutil.which("bash")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("budget", "status"), [("1GiB", 0), ("1MiB", 1)])
+def test_the_hook_under_pre_commit_itself(tmp_path: Path, budget: str, status: int) -> None:
+    """`pre-commit try-repo` on a clone of this repository; its environment borrows torch from here."""
+    tool = shutil.which("pre-commit")
+    if tool is None:
+        pytest.skip("pre-commit is not installed (pip install pre-commit)")
+    git(tmp_path, "clone", "-q", str(ROOT), "oomdoc")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "train.py").write_text("import torch\nx = torch.ones(1024, 1024, device='cuda')\n")
+    (project / "oomdoc.toml").write_text(
+        f'[gate.jobs.train]\nscript = "train.py"\ngpu = "a100-40gb"\nbudget = "{budget}"\n'
+    )
+    git(project, "init", "-q")
+    commit(project, "a job")
+    here = [path for path in sys.path if path.endswith("site-packages")]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    variables |= {"PRE_COMMIT_HOME": str(tmp_path / "home"), "PIP_NO_DEPS": "1", "PYTHONPATH": os.pathsep.join(here)}
+    done = subprocess.run(
+        [tool, "try-repo", "../oomdoc", "oomdoc-gate", "--all-files", "--hook-stage", "pre-push", "--verbose"],
+        cwd=project, env=variables, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    assert ("Gate passed" if status == 0 else "Gate exceeded") in done.stdout

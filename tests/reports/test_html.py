@@ -18,8 +18,8 @@ from oomdoc.diagnosers.ranks import RankSummary
 from oomdoc.recorders import summary
 from oomdoc.reports.build import build as build_report
 from oomdoc.reports.html import page as html
-from oomdoc.reports.html.sampling import moments, stacked
 from oomdoc.reports.model import Report
+from oomdoc.reports.sampling import moments, stacked
 from oomdoc.snapshots import writer
 from oomdoc.snapshots.columns import empty_trace
 from oomdoc.snapshots.model import Blocks, BlockState, DeviceSnapshot, Frame, Segments, Snapshot, Stacks
