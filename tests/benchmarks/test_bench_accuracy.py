@@ -38,8 +38,10 @@ def test_recordings() -> None:
 
 @pytest.mark.usefixtures("shared")
 def test_networks_of_timm() -> None:
-    """Against nvidia-smi on an A100. Trials of cudnn.benchmark that it caught are in no prediction: hence no tail."""
-    assert summary("timm", "--every", "29")["median"] <= 0.04
+    """Against nvidia-smi on an A100. Trials of cudnn.benchmark that it caught are told apart from a peak."""
+    found = summary("timm", "--every", "29")
+    assert found["median"] <= 0.02
+    assert found["unexplained"] <= 0.04  # one run of 25
 
 
 @pytest.mark.usefixtures("shared")

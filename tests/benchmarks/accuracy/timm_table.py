@@ -43,9 +43,14 @@ class Row:
         return self.predicted / self.measured - 1
 
     @property
-    def with_headroom(self) -> float:
-        """What a planner would leave for it."""
-        return self.high + HEADROOM * self.predicted
+    def over(self) -> bool:
+        """It took more than a planner would leave for it."""
+        return self.measured > self.high + HEADROOM * self.predicted
+
+    @property
+    def unexplained(self) -> bool:
+        """And more than a trial may show."""
+        return self.measured > self.brief + HEADROOM * self.predicted
 
 
 def measured(every: int) -> list[tuple[str, int, int]]:
@@ -94,13 +99,12 @@ def rows(every: int = 1) -> list[Row]:
 
 def summary(found: list[Row]) -> dict[str, float]:
     errors = [abs(row.error) for row in found]
-    under = [row for row in found if row.measured > row.with_headroom]
     return {
         "runs": len(found),
         "median": percentile(errors, 0.5),
         "p95": percentile(errors, 0.95),
-        "under": len(under) / len(found),
-        "unexplained": sum(row.measured > row.brief for row in under) / len(found),
+        "under": sum(row.over for row in found) / len(found),
+        "unexplained": sum(row.unexplained for row in found) / len(found),
     }
 
 
