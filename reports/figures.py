@@ -114,10 +114,10 @@ def left_open(profile: DeviceProfile) -> list[str]:
     told = [f"{share:.2g} % of this ({size(estimated)}) rests on estimates." if estimated else _NO_ESTIMATE]
     known = peak_range(profile)
     if known is not None and size(known.low) != size(known.high):
-        told.append(
-            f"With the estimates at their least and their most, the peak is between {size(known.low)} and "
-            f"{size(known.high)}: leave {size(known.high - peak_bytes(profile))} beside it."
-        )
+        beside = known.high - peak_bytes(profile)
+        leave = f": leave {size(beside)} beside it." if beside else "."
+        ends = f"between {size(known.low)} and {size(known.high)}"
+        told.append(f"With the estimates at their least and their most, the peak is {ends}{leave}")
     if known is not None and known.brief > known.high:
         told.append(
             f"Trials of cudnn.benchmark may show {size(known.brief)} for a moment; they make do with what is free."

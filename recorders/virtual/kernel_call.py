@@ -115,7 +115,8 @@ class KernelCall:
         while nbytes:
             with device.unlogged_failure():
                 try:
-                    device.free(device.scratch(nbytes, self._index, estimated=True), self._index)
+                    held = device.scratch(nbytes, self._index, estimated=True, between=(0, nbytes))
+                    device.free(held, self._index)
                     break
                 except torch.OutOfMemoryError:
                     nbytes //= 2

@@ -206,6 +206,7 @@ def test_a_trial_holds_the_greediest_and_empties_the_cache_at_each_new_shape(ans
     assert [seen(size) for size in (16, 16, 24, 24)] == [(True, 64 * MIB), (False, 2 * MIB)] * 2
     ((times, largest),) = [each for source, each in gpu.tracker.estimated.items() if "trials" in source]
     assert (times, largest) == (2, 64 * MIB)
+    assert torch.cuda.max_memory_allocated() > 64 * MIB > gpu.device.bands[0].low  # the job would do without
 
 
 def full(card: GpuTarget, room: int) -> GpuTarget:
