@@ -8,7 +8,8 @@ What it means
 Evidence used
     Live activations made by a softmax that is not the loss, and those (with backward's temporaries) of the same
     size (or a half, a quarter: casts and boolean masks) from the same function or below an attention function or
-    module, repeated by layer.
+    module, repeated by layer. And, by recorded modules, what a module makes itself and is eight times as large as
+    anything its own layers (the projections) make.
 
 Example
     27,000 tokens with a mask that is not None: the math path of scaled_dot_product_attention asks for 45.6 GiB
@@ -28,6 +29,7 @@ from collections.abc import Mapping
 
 from .attribution.signs import Sign
 from .attribution.stacks import library_location
+from .call_sites import like_module
 from .interface import Case, Category, Claim, DeviceProfile, LiveBlock
 from .judging import bytes_of, claim, share
 from .text import count, moment, percent, size
@@ -44,6 +46,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     blocks = {
         **_softmaxed(profile, candidates, thresholds),
         **_larger_than_projections(profile, candidates, thresholds),
+        **_larger_than_children(candidates, thresholds),
     }
     total = bytes_of(blocks.values())
     part = share(profile, total)
@@ -95,6 +98,22 @@ def _larger_than_projections(
         for i in indices
         if projected.get(head)
         and candidates[i].requested_bytes >= thresholds["larger_than_projections"] * projected[head]
+    }
+    return found if len(found) >= thresholds["min_blocks"] else {}
+
+
+def _larger_than_children(candidates: Mapping[int, LiveBlock], thresholds: Mapping[str, float]) -> dict[int, LiveBlock]:
+    """Without a name that says so: what a module makes itself, many times as large as anything its layers make."""
+    made: dict[str | None, int] = {}
+    for block in candidates.values():
+        parent = like_module(block.module.rpartition(".")[0]) if block.module else ""
+        if parent:
+            made[parent] = max(made.get(parent, 0), block.requested_bytes)
+    least = thresholds["larger_than_children"]
+    found = {
+        i: block
+        for i, block in candidates.items()
+        if block.requested_bytes >= least * made.get(like_module(block.module), block.requested_bytes)
     }
     return found if len(found) >= thresholds["min_blocks"] else {}
 

@@ -1,7 +1,7 @@
 """What most causes need: shares, severities, the lines that hold most, and a claim made of blocks."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .call_sites import Lines, like_module, module_label
 from .interface import Case, Category, Claim, Confidence, DeviceProfile, LiveBlock, Location, Severity
@@ -137,3 +137,18 @@ def _reasons(blocks: Mapping[int, LiveBlock]) -> str:
         if block.stack < 0:
             sums[block.reason] = sums.get(block.reason, 0) + block.requested_bytes
     return "; ".join(sorted(sums, key=lambda reason: -sums[reason])[:2])
+
+
+def with_script_line(answer: Claim, profile: DeviceProfile, blocks: Iterable[LiveBlock]) -> Claim:
+    """Put the line of the user's script first: the outermost one that most of the bytes come from."""
+    lines = Lines(profile.snapshot)
+    sums: dict[Location, int] = {}
+    for block in blocks:
+        location = lines.script(block.stack)
+        if location is not None:
+            sums[location] = sums.get(location, 0) + block.requested_bytes
+    if not sums:
+        return answer
+    script = max(sums, key=lambda location: sums[location])
+    others = tuple(each for each in answer.locations if each != script)
+    return replace(answer, locations=(script, *others))

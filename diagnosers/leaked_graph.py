@@ -26,12 +26,10 @@ What the remedies change
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from .call_sites import Lines
 from .holders import graph_holders
-from .interface import Case, Claim, DeviceProfile, Inconclusive, LiveBlock, Location, Severity
-from .judging import bytes_of, claim, share
+from .interface import Case, Claim, DeviceProfile, Inconclusive, Severity
+from .judging import bytes_of, claim, share, with_script_line
 from .survivors import complete_steps, growth
 from .text import percent, size
 
@@ -66,7 +64,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | Inconclusiv
         *_room(profile, found.bytes_per_step),
     ]
     answer = claim(case, found.blocks, title, thresholds, evidence, at_least=Severity.ERROR)
-    return _with_script_line(answer, profile, found.blocks)
+    return with_script_line(answer, profile, found.blocks.values())
 
 
 def _room(profile: DeviceProfile, per_step: int) -> list[str]:
@@ -74,18 +72,3 @@ def _room(profile: DeviceProfile, per_step: int) -> list[str]:
         return []
     room = profile.capacity_bytes - (profile.outside_bytes or 0) - (profile.peak.reserved_bytes or 0)
     return [f"about {max(0, room) // per_step} more steps fit"]
-
-
-def _with_script_line(answer: Claim, profile: DeviceProfile, blocks: Mapping[int, LiveBlock]) -> Claim:
-    """Put the line of the user's script first: the outermost one that most of the kept bytes come from."""
-    lines = Lines(profile.snapshot)
-    sums: dict[Location, int] = {}
-    for block in blocks.values():
-        location = lines.script(block.stack)
-        if location is not None:
-            sums[location] = sums.get(location, 0) + block.requested_bytes
-    if not sums:
-        return answer
-    script = max(sums, key=lambda location: sums[location])
-    others = tuple(each for each in answer.locations if each != script)
-    return replace(answer, locations=(script, *others))

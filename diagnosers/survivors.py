@@ -1,6 +1,7 @@
 """Which blocks outlive the step that made them: the material of leaks."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .interface import Category, DeviceProfile, LiveBlock
@@ -13,9 +14,11 @@ PERMANENT = frozenset(
         Category.OPTIMIZER_STATE,
         Category.WORKSPACE,
         Category.COMMUNICATION,
-        Category.KV_CACHE,
     }
 )
+
+
+MIN_TURNS = 3  # fewer do not tell growth from warm-up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,8 @@ def growth(profile: DeviceProfile, live: dict[int, LiveBlock]) -> Growth | None:
     """What every complete step after the first has left behind, by stack; None where no stack did so.
 
     A stack counts when the blocks alive now come from each of those steps: a tensor that is kept only until the next
-    step, a cache that fills once, and optimizer state that the first step makes do not.
+    step, a cache that fills once, and optimizer state that the first step makes do not. Where several optimizers take
+    turns (a GAN's), from each step of one of them.
     """
     complete = complete_steps(profile)
     if complete < 3:
@@ -60,10 +64,12 @@ def growth(profile: DeviceProfile, live: dict[int, LiveBlock]) -> Growth | None:
         step = bisect_left(ends, block.birth)
         if step < complete:
             by_stack.setdefault(block.stack, {}).setdefault(step, []).append(index)
-    wanted = set(range(1, complete))
-    kept = {stack: steps for stack, steps in by_stack.items() if wanted <= steps.keys()}
-    if not kept:
+    wanted = next(
+        (each for each in _turns(profile, complete) if any(each <= steps.keys() for steps in by_stack.values())), None
+    )
+    if wanted is None:
         return None
+    kept = {stack: steps for stack, steps in by_stack.items() if wanted <= steps.keys()}
     per_step = [sum(live[i].requested_bytes for steps in kept.values() for i in steps[step]) for step in sorted(wanted)]
     return Growth(
         blocks={index: live[index] for steps in kept.values() for indices in steps.values() for index in indices},
@@ -71,6 +77,15 @@ def growth(profile: DeviceProfile, live: dict[int, LiveBlock]) -> Growth | None:
         bytes_per_step=sorted(per_step)[len(per_step) // 2],
         forward_blocks_per_step=_median_forward_blocks(kept, live, wanted),
     )
+
+
+def _turns(profile: DeviceProfile, complete: int) -> list[set[int]]:
+    """Every complete step after the first; and every n-th where n optimizers are at work, in three turns at least."""
+    recording = profile.snapshot.recording
+    optimizers = recording.facts.get("optimizers") if recording is not None else None
+    number = len(optimizers) if isinstance(optimizers, Sequence) else 1
+    turns = [set(range(first, complete, number)) for first in range(number)] if number > 1 else []
+    return [set(range(1, complete)), *(turn for turn in turns if len(turn) >= MIN_TURNS)]
 
 
 def _median_forward_blocks(kept: dict[int, dict[int, list[int]]], live: dict[int, LiveBlock], wanted: set[int]) -> int:

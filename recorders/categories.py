@@ -44,7 +44,14 @@ _COLLECTIVES = (
 )
 
 
+# Where FSDP1 gives the flat parameter its memory: what asked for it is further out.
+_RESIZING = ("torch/storage.py", "torch/distributed/utils.py")
+
+
 def asked_by_collective(stacks: Stacks) -> list[bool]:
     """For each stack, whether its innermost frame is a collective's; one more entry, for index -1: no stack."""
-    frames = [any(part in each.filename.replace("\\", "/") for part in _COLLECTIVES) for each in stacks.frames]
-    return [*(bool(stack) and frames[stack[0]] for stack in stacks.stacks), False]
+    files = [each.filename.replace("\\", "/") for each in stacks.frames]
+    frames = [any(part in file for part in _COLLECTIVES) for file in files]
+    resizing = [file.endswith(_RESIZING) for file in files]
+    asking = [next((frame for frame in stack if not resizing[frame]), -1) for stack in stacks.stacks]
+    return [*(at >= 0 and frames[at] for at in asking), False]

@@ -136,7 +136,7 @@ def _name_of(container: Any, held: list[torch.Tensor], ignored: set[int]) -> str
     if isinstance(container, _ROWS):
         where = _where(container, ignored, MAX_DEPTH)
         return f"{type(container).__name__} {where}" if where else None
-    return _entry(container, max(held, key=_bytes), ignored, MAX_DEPTH)
+    return _entry(container, max(held, key=lambda tensor: (_nodes(tensor), _bytes(tensor))), ignored, MAX_DEPTH)
 
 
 def _where(value: Any, ignored: set[int], depth: int) -> str | None:
@@ -179,6 +179,12 @@ def _of_frame(frame: FrameType, value: Any) -> str | None:
 
 
 def _runs(frame: FrameType) -> bool:
+    """Is being executed, or was until the exception that is handled right now."""
+    failed = sys.exc_info()[2]
+    while failed is not None:
+        if failed.tb_frame is frame:
+            return True
+        failed = failed.tb_next
     for running in sys._current_frames().values():
         below: FrameType | None = running
         while below is not None:

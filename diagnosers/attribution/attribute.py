@@ -44,7 +44,7 @@ def attribute(snapshot: Snapshot, device: DeviceSnapshot, event: int, facts: Fac
         cached = {row for row in born if _keeps_keys(facts, row)}
         exact = {row: found for row, found in exact.items() if row not in cached}
     missing = [row for row in live if row not in exact]
-    inferred = infer(facts, missing) if missing else {}
+    inferred = infer(facts, live) if missing else {}  # of all: what is known bears on what is not
     return [
         Attributed(
             row=row,

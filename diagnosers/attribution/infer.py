@@ -10,11 +10,11 @@ from ...snapshots.model import Action
 from ..interface import Category
 from .facts import Facts
 from .gradients import gradient_sizes
-from .multisets import Sizes, bytes_of, copies_of
+from .multisets import Sizes, bytes_of, copies_of, deal, most_moments, name_copies, wanted
 from .older import FEW_GRADIENTS, judge_older
 from .phases import BACKWARD, FORWARD, OPTIMIZER, OTHER
 from .replacement import replaced_parameters
-from .rules import IN_BUCKETS, RECORDED, Verdict, judge, parameter
+from .rules import BUILT, IN_BUCKETS, RECORDED, Verdict, judge, parameter
 from .signs import Sign
 
 # How far anything is trusted that rests on phases from the shape of the memory, without a stack (measured).
@@ -42,6 +42,8 @@ def infer(facts: Facts, live: Sequence[int]) -> dict[int, Verdict]:
             verdicts[row] = Verdict(Category.PARAMETER, 0.8, "replaced a parameter in the optimizer's step")
         else:
             verdicts[row] = judge(facts.of(row), RECORDED) or UNKNOWN
+    _built_by_others(facts, verdicts, gradients)
+    _loaded(facts, verdicts, unit)
     _gradients_in_buckets(facts, verdicts, gradients)
     _finish_cut_runs(facts, verdicts, unit)
     _limit_state(facts, verdicts, Counter(unit) | built_sizes | Counter(older.unit))  # several models: the most of each
@@ -65,6 +67,29 @@ def _built_parameters(facts: Facts) -> set[int]:
         if verdict is not None and verdict.category is Category.PARAMETER:
             found.add(row)
     return found
+
+
+def _built_by_others(facts: Facts, verdicts: dict[int, Verdict], gradients: Sizes) -> None:
+    """Any object has an `__init__`, also a data set: what no layer of torch's made, and no gradient has the size of."""
+    for row, verdict in verdicts.items():
+        other = verdict.reason == BUILT and not facts.signs[row] & Sign.LAYER_INIT
+        if other and gradients and int(facts.requested[row]) not in gradients:
+            verdicts[row] = UNKNOWN
+
+
+def _loaded(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> None:
+    """A checkpoint that was read onto the GPU, by the sizes of the parameters: weights, and their optimizer's state."""
+    rows = [r for r, v in verdicts.items() if v is UNKNOWN and facts.signs[r] & Sign.LOAD and not facts.older[r]]
+    sizes = Counter(facts.requested[rows].tolist()) if rows else Counter[int]()
+    copies = copies_of(unit, sizes)
+    if not copies:
+        return
+    named = name_copies(copies, gradients_there=False, step_seen=True, moments=most_moments(facts.optimizers))
+    for size, count in unit.items():
+        mine = sorted((r for r in rows if int(facts.requested[r]) == size), key=lambda r: int(facts.lives.birth[r]))
+        for row, category in zip(mine, deal(len(mine), wanted(count, named), {}), strict=True):
+            if category is not Category.UNKNOWN:
+                verdicts[row] = Verdict(category, 0.5, f"loaded, size multiset x{copies}")
 
 
 def _gradients_in_buckets(facts: Facts, verdicts: dict[int, Verdict], gradients: Sizes) -> None:

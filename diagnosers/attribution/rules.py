@@ -15,6 +15,7 @@ from .signs import Sign
 
 CUBLAS_WORKSPACE_BYTES = 8_519_680  # below sm_90: 4096 KiB x 2 + 16 KiB x 8 (CUBLAS_WORKSPACE_CONFIG's default)
 HOPPER_WORKSPACE_BYTES = 33_554_432  # sm_90 and later
+BUILT = "made while the model was built, long lived"
 IN_BUCKETS = "no backward leaves gradients: they are views of DDP's buckets"
 DROPPED_BY_PYTHON = "older than the recording, dropped by a line of Python"
 
@@ -92,6 +93,8 @@ def gradient(block: BlockFacts) -> Verdict | None:
         if block.signs & Sign.ACCUMULATE:
             return Verdict(Category.GRADIENT, 0.9, "AccumulateGrad frame, the recording ends in this backward")
         return None
+    if not block.never_freed and block.death_phase == BACKWARD and not block.dies_in_its_backward:
+        return Verdict(Category.ACTIVATION, 0.6, "made by a backward, freed by a later one: a graph of gradients")
     return Verdict(Category.TEMPORARY, 0.9, "born and freed in backward")
 
 
@@ -106,7 +109,7 @@ def parameter(block: BlockFacts) -> Verdict | None:
         return Verdict(Category.BUFFER, 0.6, "made while the model was built, by a line that names a table")
     if moved:
         return Verdict(Category.PARAMETER, 0.95, "moved or loaded with its module, long lived")
-    return Verdict(Category.PARAMETER, 0.85, "made while the model was built, long lived")
+    return Verdict(Category.PARAMETER, 0.85, BUILT)
 
 
 def copied(block: BlockFacts) -> Verdict | None:

@@ -55,6 +55,7 @@ class Sign:
     RESHARD = 1 << 34  # FSDP drops gathered parameters
     STATE_INIT = 1 << 35  # torch.optim makes the state of a parameter, once
     REPLICATED = 1 << 36  # in the forward of DistributedDataParallel
+    LAYER_INIT = 1 << 37  # one of torch's own layers is being built
 
 
 _OPTIMIZER_FILE = (
@@ -104,6 +105,7 @@ TABLE: tuple[Entry, ...] = (
     Entry(Sign.MODULE_MOVE, r"^(_apply|to|cuda|half|bfloat16|to_empty)$", _MODULE_FILE, python=True),
     Entry(Sign.MODULE_MOVE, r"^(to|cuda)$", r"(modeling_utils|accelerator|big_modeling)\.py$", python=True),
     Entry(Sign.MODULE_INIT, r"^(__init__|reset_parameters)$", python=True),
+    Entry(Sign.LAYER_INIT, r"^(__init__|reset_parameters)$", r"torch[/\\]nn[/\\]modules[/\\]", python=True),
     Entry(Sign.MODULE_LOAD, r"^(from_pretrained|_?load_state_dict\w*|_load_from_state_dict)$", python=True),
     Entry(Sign.BUFFER, r"rope|rotary|inv_freq|register_buffer|(^|_)mask($|_)", python=True),
     Entry(Sign.CAST, r"at::autocast::cached_cast", python=False),

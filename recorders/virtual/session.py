@@ -15,6 +15,7 @@ from ...errors import OomdocError
 from ...snapshots import writer
 from ...snapshots.model import Snapshot
 from ...snapshots.unpickler import collector_paused
+from ..cycles import unreachable
 from ..facts import describe
 from ..holders import holders
 from ..hooks import Hooks
@@ -83,6 +84,7 @@ class Session:
         return {
             **describe(hooks.live_roots(), hooks.live_optimizers()),
             "holders": holders(),
+            "unreachable": unreachable(),
             "host": held_on_host(hooks.live_roots(), hooks.live_optimizers()),
             "inputs": [{"shape": list(shape), "dtype": dtype, "count": n} for (shape, dtype), n in self.inputs.items()],
             "autocast": hooks.autocast,

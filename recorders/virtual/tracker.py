@@ -260,6 +260,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
             return COMMUNICATION
         if in_backward:
             return ACTIVATION if torch.is_grad_enabled() else -1  # recomputation, or a graph of gradients
+        if info.name.endswith("_like") or "::new_" in info.name:
+            return -1  # made in the likeness of a tensor, not computed from it
         if self.device.context.phase_category < 0 and torch.is_grad_enabled():
             return ACTIVATION if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args) else -1
         return -1

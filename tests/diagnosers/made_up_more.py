@@ -376,3 +376,21 @@ def a_model_waits_for_its_turn(kit: Kit) -> Snapshot:
 @near("OOM029")
 def both_models_run(kit: Kit) -> Snapshot:
     return _with_a_second_model(kit, used=16)
+
+
+def _with_lost_models(kit: Kit, lost: int) -> Snapshot:
+    """Two of three models that were built are gone but for a cycle; `lost` of their sixteen weights each are."""
+    job = kit.Job(outside=1 << 30, facts={})
+    weights = [job.alloc(8 * UNIT, kit.MOVE) for _ in range(48)]
+    job.facts = {"unreachable": {"addresses": weights[:lost], "owners": ["2 of Net"]}}
+    return job.snapshot()
+
+
+@own("OOM030")
+def earlier_models_wait_for_the_collector(kit: Kit) -> Snapshot:
+    return _with_lost_models(kit, lost=32)
+
+
+@near("OOM030")
+def a_single_lost_tensor_does_not_matter(kit: Kit) -> Snapshot:
+    return _with_lost_models(kit, lost=1)

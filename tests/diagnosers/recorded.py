@@ -20,15 +20,15 @@ _RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "loca
 
 
 @cache
-def record(name: str, capacity_mib: int) -> Snapshot:
+def record(name: str, capacity_mib: int, outside_mib: int = 500) -> Snapshot:
     """The whole script NAME.py of either folder of jobs, or until it runs out of memory, with all it made still alive.
 
-    A distributed one is rank 0 of 8.
+    A distributed one is rank 0 of 8. `outside_mib` of the card are not PyTorch's: the context, other processes.
     """
     target = GpuTarget(
         name="test-gpu",
-        total_bytes=(capacity_mib + 500) * MIB,
-        context_bytes=500 * MIB,
+        total_bytes=(capacity_mib + outside_mib) * MIB,
+        context_bytes=outside_mib * MIB,
         sm_count=108,
         threads_per_sm=2048,
         compute_capability=(8, 0),
@@ -41,8 +41,10 @@ def record(name: str, capacity_mib: int) -> Snapshot:
     os.environ.update(_RANK if "torch.distributed" in text else {})
     try:
         with virtual_session(target) as session, contextlib.redirect_stdout(io.StringIO()):
-            with contextlib.suppress(torch.OutOfMemoryError):
+            try:
                 exec(compile(text, str(path), "exec"), names)
+            except torch.OutOfMemoryError:
+                return session.snapshot()  # while the exception keeps the frames that failed
             return session.snapshot()
     finally:
         os.environ.clear()
