@@ -161,7 +161,6 @@ def test_every_case_is_run_or_the_reason_is_given(shared: Path) -> None:
         ("hidden_state", "`previous`, attribute of Model"),
         ("metric_list", "list `kept`, global of metric_list.py"),
         ("evaluation_cat", "`every`, global of evaluation_cat.py"),
-        ("running_loss", "`total_loss`, local of train() in running_loss.py"),
         ("closure", "list `seen`, closure of watch.<locals>.<lambda>()"),
         ("traceback_kept", "local of step() in traceback_kept.py, which the traceback of an exception keeps"),
     ],
@@ -170,6 +169,12 @@ def test_who_holds_the_reference_is_named(name: str, holder: str) -> None:
     first = diagnosis(name, 40_000).findings[0]
     assert first.code in {"OOM006", "OOM014", "OOM025"}
     assert any(holder in line for line in first.evidence), first.evidence
+
+
+def test_the_variable_that_grew_is_named_also_where_its_function_failed() -> None:
+    """The frames that ran when memory ran out are no traceback that somebody kept."""
+    evidence = diagnosis("running_loss", 1500).findings[0].evidence
+    assert any("`total_loss`, local of train() in running_loss.py, with a graph" in line for line in evidence), evidence
 
 
 HEALTHY = [*sorted(path.stem for path in JOBS.glob("healthy_*.py")), *OF_THE_RECORDERS]
