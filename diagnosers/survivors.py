@@ -14,6 +14,7 @@ PERMANENT = frozenset(
         Category.OPTIMIZER_STATE,
         Category.WORKSPACE,
         Category.COMMUNICATION,
+        Category.KV_CACHE,
     }
 )
 

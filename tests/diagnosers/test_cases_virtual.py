@@ -88,7 +88,6 @@ CASES = [
     ("cached_masks", 500, "OOM014", "offload-outputs"),
     ("vocab_logits", 6000, "OOM008", "chunked-loss"),
     ("dataset_on_gpu", 1100, "OOM016", "stream-batches"),
-    ("beam_caches", 2000, "OOM014", "offload-outputs"),
     ("input_gradients", 1500, "OOM014", "offload-outputs"),
     ("scaler_fp16", 2500, "OOM007", "fused-optimizer"),
     ("two_models", 900, "OOM023", "copy-to-host"),
