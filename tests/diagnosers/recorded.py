@@ -14,6 +14,9 @@ from oomdoc.snapshots.model import Snapshot
 
 JOBS = Path(__file__).resolve().parent / "jobs"
 RECORDERS_JOBS = JOBS.parents[1] / "recorders" / "jobs"
+# other kinds of jobs than the cases: those that attribution was tried with as it was written, and those kept apart
+KINDS = JOBS.parents[1] / "benchmarks" / "jobs" / "kinds"
+KINDS_APART = KINDS.with_name("kinds_apart")
 OF_THE_RECORDERS = ["ddp", "fsdp1", "fsdp2_blocks"]  # sharded training as it should be
 MIB = 1 << 20
 _RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "localhost", "MASTER_PORT": "29511"}
@@ -21,7 +24,7 @@ _RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "8", "MASTER_ADDR": "loca
 
 @cache
 def record(name: str, capacity_mib: int, outside_mib: int = 500) -> Snapshot:
-    """The whole script NAME.py of either folder of jobs, or until it runs out of memory, with all it made still alive.
+    """The whole script NAME.py of a folder of jobs, or until it runs out of memory, with all it made still alive.
 
     A distributed one is rank 0 of 8. `outside_mib` of the card are not PyTorch's: the context, other processes.
     """
@@ -33,7 +36,9 @@ def record(name: str, capacity_mib: int, outside_mib: int = 500) -> Snapshot:
         threads_per_sm=2048,
         compute_capability=(8, 0),
     )
-    path = next(path for folder in (JOBS, RECORDERS_JOBS) if (path := folder / f"{name}.py").is_file())
+    path = next(
+        path for folder in (JOBS, RECORDERS_JOBS, KINDS, KINDS_APART) if (path := folder / f"{name}.py").is_file()
+    )
     text = path.read_text()
     names: dict[str, object] = {"__name__": "__main__", "__file__": str(path)}  # kept: a dump comes before the exit
     gc.collect()  # tensors of an earlier script that sit in cycles

@@ -78,7 +78,7 @@ CASES = [
     ("outputs_for_metrics", 1500, "OOM014", "offload-outputs"),
     ("rnn_state", 3000, "OOM006", "detach-retained-graph"),
     ("empty_cache_loop", 3000, "OOM004", "activation-checkpointing"),
-    ("resume_on_gpu", 1500, "OOM027", "load-to-host"),
+    ("resume_on_gpu", 1500, "OOM027", "map-location"),
     ("ema_teacher", 1300, "OOM011", "no-grad-evaluation"),
     ("gan_both_graphs", 4000, "OOM006", "detach-retained-graph"),
     ("gradient_penalty", 3000, "OOM004", "activation-checkpointing"),
