@@ -141,11 +141,12 @@ def _unit(
     backward_seen = bool((phase == BACKWARD).any())
     freed_gradients = bytes_of(_sizes(facts, explained[Category.GRADIENT]))
     moments = most_moments(facts.optimizers)
-    copies = copies_of(gradients, ever) or split_copies(ever, bytes_of(gradients))
+    same_sizes = copies_of(gradients, ever)
+    copies = same_sizes or split_copies(ever, bytes_of(gradients))
     if copies:
         # what zero_grad dropped is not among them, and what a backward made anew was not there before
         named = name_copies(copies, gradients_there=False, step_seen=step_seen, moments=moments)
-        if copies_of(gradients, ever):
+        if same_sizes:
             return gradients, named, _masters(gradients, ever, copies, moments)
         return {size: count // copies for size, count in ever.items() if count % copies == 0}, named, nothing
     ever += _sizes(facts, explained[Category.GRADIENT])
