@@ -10,6 +10,7 @@ the first forward), forward, backward, optimizer, other.
 """
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -254,11 +255,19 @@ class Hooks:
         self.step += 1
 
     def _has_an_optimizer(self) -> bool:
-        """Whether one of torch's optimizers holds a parameter of a module that ran."""
-        roots = [root() for root in self.roots]
-        known = {id(parameter) for root in roots if root is not None for parameter in root.parameters()}
+        """Whether one of torch's optimizers holds a parameter of a module that ran.
+
+        While FSDP2 has a module's parameters gathered, these are others than the shards that its optimizer holds.
+        """
+        roots = [root for each in self.roots if (root := each()) is not None]
+        known = {id(parameter) for root in roots for parameter in root.parameters()}
         groups = [group for each in living(torch.optim.Optimizer) for group in each.param_groups]
-        return any(id(parameter) in known for group in groups for parameter in group["params"])
+        held = [parameter for group in groups for parameter in group["params"]]
+        if any(id(parameter) in known for parameter in held):
+            return True
+        sharding = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
+        sharded = any(isinstance(module, sharding) for root in roots for module in root.modules())
+        return sharded and any(hasattr(parameter, "device_mesh") for parameter in held)
 
     def _moved(self, phase: str) -> None:
         self.phase = phase

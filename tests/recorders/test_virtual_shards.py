@@ -57,3 +57,32 @@ def test_the_type_in_which_parameters_are_gathered_is_recorded(tmp_path: Path) -
         parameters = recording.facts["parameters"]
         assert isinstance(parameters, dict)
         assert parameters["gathered_dtype"] == dtype
+
+
+ACCUMULATED = """
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+torch.distributed.init_process_group("nccl")
+model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)).cuda()
+fully_shard(model, reshard_after_forward=False)  # its parameters stay gathered until the backward pass is through
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    for _ in range(3):
+        model.set_reshard_after_backward(False)
+        model(torch.ones(2, 64, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_backward_passes_over_gathered_parameters_are_no_steps(tmp_path: Path) -> None:
+    script = tmp_path / "accumulated.py"
+    script.write_text(ACCUMULATED)
+    spec = RunSpec(script=str(script), run_dir=tmp_path / "run", gpu="a100-40gb", nproc_per_node=4, rank=0, steps=0)
+    result = run(spec)
+    assert result.exit_status == 0
+    recording = reader.load(result.snapshots[0]).recording
+    assert recording is not None
+    assert max(mark.step for mark in recording.devices[0].marks) == 2
+    assert recording.facts["backwards_per_step"] == 3
