@@ -99,6 +99,20 @@ class Cudart:
         )
 
 
+class CompiledKernel:
+    """Of torch.cuda._compile_kernel: it writes to tensors that the script gives it, and allocates nothing."""
+
+    def set_shared_memory_config(self, shared_mem_bytes: int) -> None:
+        """Nothing runs, and needs none."""
+
+    def __call__(
+        self, grid: Any = (1, 1, 1), block: Any = (1, 1, 1), args: Any = None, shared_mem: int = 0, stream: Any = None
+    ) -> None:
+        tensors = [argument for argument in args or () if isinstance(argument, torch.Tensor)]
+        if not all(each.is_cuda or each.is_pinned() for each in tensors):
+            raise ValueError("All tensor arguments must be CUDA tensors or pinned CPU tensors")
+
+
 class _Nvtx:
     """torch._C._nvtx: ranges that mark nothing."""
 
@@ -237,6 +251,7 @@ def _python_functions(gpus: SimulatedGpus) -> dict[str, object]:
         "is_available": lambda: visible_count(gpus.count()) > 0,
         "device_count": lambda: visible_count(gpus.count()),
         "get_arch_list": lambda: list(arch),
+        "_compile_kernel": lambda kernel_source, kernel_name, *_, **__: CompiledKernel(),
         "cudart": lambda: Cudart(gpus),
         "_cudart": Cudart(gpus),
         "_get_device_properties": gpus.properties,

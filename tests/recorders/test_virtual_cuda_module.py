@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -215,3 +216,14 @@ def test_a_loader_s_worker_has_no_gpu() -> None:
         pytest.raises(RuntimeError, match="Cannot re-initialize CUDA in forked subprocess"),
     ):
         list(DataLoader(OnGpu(), num_workers=1))
+
+
+def test_a_kernel_from_source_runs_on_tensors_of_the_script_and_allocates_nothing(gpu: Session) -> None:
+    cuda: Any = torch.cuda
+    kernel = cuda._compile_kernel('extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2; }', "twice")
+    x = torch.ones(32, device="cuda")
+    before = torch.cuda.memory_allocated()
+    assert kernel(grid=(1, 1, 1), block=(32, 1, 1), args=[x, 32]) is None
+    assert torch.cuda.memory_allocated() == before == torch.cuda.max_memory_allocated()
+    with pytest.raises(ValueError, match="must be CUDA tensors"):
+        kernel(args=[torch.ones(32)])
