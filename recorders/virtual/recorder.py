@@ -130,7 +130,8 @@ def virtual_recorder(spec: RunSpec, rank: int, *, steps: int | None) -> Iterator
         steps=steps,
     ) as session:
         session.mailbox = _mailbox(spec, rank)
-        session.device.stacks.stop_codes.update(LAUNCHER_CODES)
+        for code in LAUNCHER_CODES:
+            session.device.stacks.stop_at(code)
         recorder = VirtualRecorder(session, text, config)
         session.device.settings = recorder.read_settings
         yield recorder

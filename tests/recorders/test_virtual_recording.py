@@ -1,5 +1,6 @@
 """Every event knows its step, phase, module and category, and a dump of a virtual run is a sound snapshot."""
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 
@@ -8,6 +9,7 @@ import torch
 from oomdoc.diagnosers.interface import CATEGORIES
 from oomdoc.recorders.hooks import StopAfterSteps
 from oomdoc.recorders.virtual.session import Session, virtual_session
+from oomdoc.recorders.virtual.stacks import StackTable
 from oomdoc.snapshots.check import self_check
 from oomdoc.snapshots.model import Snapshot
 from oomdoc.snapshots.reader import from_dict
@@ -222,3 +224,13 @@ def test_gradient_accumulation_does_not_count_as_steps() -> None:
                 optimizer.step()
         assert session.hooks.completed == 2
         assert session.hooks.backwards_per_step == 4
+
+
+def test_code_that_is_gone_is_not_mistaken_for_what_takes_its_place() -> None:
+    """Stacks are told apart by the identity of code objects, which Python gives again."""
+    table = StackTable()
+    table.stop_at(sys._getframe().f_code)
+    for number in range(50):
+        exec(compile(f"def made{number}(): table.capture()\nmade{number}()", "made.py", "exec"), {"table": table})
+    frozen = table.freeze()
+    assert [frozen.of(index)[0].name for index in range(len(table))] == [f"made{number}" for number in range(50)]
