@@ -5,8 +5,9 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TEST_ARGS ?=
-EXTRAS ?= dev,docs,examples,breadth
+EXTRAS ?= dev,docs,examples,breadth,cudnn
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export DEBIAN_FRONTEND = noninteractive
 
 .PHONY: demo test test-slow test-next test-frameworks gpu-check lint bench browser launchers viewers docs screenshots setup clean accuracy
 

@@ -7,6 +7,8 @@ compilation", docs.nvidia.com/deeplearning/cudnn). Its library comes with every 
 
 import ctypes
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 OLDEST = 90800  # describes a device
+PATIENCE_SECONDS = 60.0  # with a process that asks it for the first time
 Direction = Literal["forward", "data", "filter"]
 
 
@@ -285,25 +288,50 @@ def installed(compute_capability: tuple[int, int]) -> Cudnn | None:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """libcudnn_graph. It ends the process where it does not find cuBLAS, which is therefore loaded first."""
-    found = find_spec("nvidia.cudnn") if find_spec("nvidia") else None
-    for folder in (found.submodule_search_locations or ()) if found else ():
-        graph = Path(folder) / "lib" / "libcudnn_graph.so.9"
-        try:
-            for blas in _cublas(Path(folder).parent):
-                ctypes.CDLL(str(blas), mode=ctypes.RTLD_GLOBAL)
-                library = ctypes.CDLL(str(graph), mode=ctypes.RTLD_GLOBAL)
-                library.cudnnGetVersion.restype = ctypes.c_size_t
-                return library if library.cudnnGetVersion() >= OLDEST else None
-        except OSError:
-            continue
+    """libcudnn_graph, where a process of its own has asked it something and lived.
+
+    It ends the process where it does not find cuBLAS, or one that it was not made for.
+    """
+    found = _found()
+    if found is None:
+        return None
+    ask = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", ask, __file__], capture_output=True, timeout=PATIENCE_SECONDS, check=False
+        )
+        return _loaded(*found) if done.returncode == 0 else None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _found() -> tuple[Path, Path] | None:
+    """libcudnn_graph, and cuBLAS where cuDNN's own search path looks for it."""
+    spec = find_spec("nvidia.cudnn") if find_spec("nvidia") else None
+    for folder in map(Path, (spec.submodule_search_locations or ()) if spec else ()):
+        graph = folder / "lib" / "libcudnn_graph.so.9"
+        places = (folder.parent / "cu13" / "lib", folder.parent / "cublas" / "lib")
+        blas = [each for place in places for each in sorted(place.glob("libcublasLt.so.[0-9]*"))]
+        if graph.is_file() and blas:
+            return graph, blas[0]
     return None
 
 
-def _cublas(nvidia: Path) -> list[Path]:
-    """cuBLAS where cuDNN's own search path looks for it."""
-    folders = (nvidia / "cu13" / "lib", nvidia / "cublas" / "lib")
-    return [each for folder in folders for each in sorted(folder.glob("libcublasLt.so.[0-9]*"))][:1]
+def _loaded(graph: Path, blas: Path) -> ctypes.CDLL | None:
+    """None for a release that is too old. Raises OSError where one of the two cannot be loaded."""
+    ctypes.CDLL(str(blas), mode=ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(str(graph), mode=ctypes.RTLD_GLOBAL)
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    return library if library.cudnnGetVersion() >= OLDEST else None
+
+
+def _ask() -> bool:
+    """One small question, which the process may not survive."""
+    found = _found()
+    library = _loaded(*found) if found else None
+    x, one = (1, 8, 8, 8), (1, 1)
+    small = Problem("forward", x, (8, 8, 3, 3), x, one, one, one, Dtype.FLOAT, channels_last=False)
+    return library is not None and bool(Cudnn(library, (8, 0)).plans(small))
 
 
 # cudnnBackendDescriptorType_t, cudnnBackendAttributeType_t, cudnnBackendHeurMode_t (cudnn_graph.h); attributes of
@@ -318,3 +346,6 @@ _OPERATIONS = {
     "filter": (11, (712, 713, 714), (716, 715, 717)),
     "data": (12, (706, 707, 708), (710, 709, 711)),
 }
+
+if __name__ == "__main__":
+    sys.exit(0 if _ask() else 1)

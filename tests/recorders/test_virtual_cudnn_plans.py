@@ -1,9 +1,12 @@
 """The installed cuDNN, asked on a machine without a GPU; skipped where there is none (a CPU build of torch)."""
 
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch")
 
+from oomdoc.recorders.virtual import cudnn_plans
 from oomdoc.recorders.virtual.cudnn_plans import Cudnn, Direction, Dtype, Note, Problem, installed, strides
 
 MIB = 1 << 20
@@ -67,3 +70,15 @@ def test_every_architecture_is_answered_for(ampere: Cudnn, capability: tuple[int
 def test_strides() -> None:
     assert strides((2, 3, 4, 5), channels_last=False) == (60, 20, 5, 1)
     assert strides((2, 3, 4, 5), channels_last=True) == (60, 1, 15, 3)
+
+
+def test_a_library_that_ends_its_process_ends_another_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """cuDNN aborts where it does not find the cuBLAS that it was made for."""
+    (tmp_path / "asks.py").write_text("import os\nos.abort()\n")
+    monkeypatch.setattr(cudnn_plans, "__file__", str(tmp_path / "asks.py"))
+    monkeypatch.setattr(cudnn_plans, "_found", lambda: (tmp_path, tmp_path))
+    cudnn_plans._library.cache_clear()
+    try:
+        assert cudnn_plans._library() is None
+    finally:
+        cudnn_plans._library.cache_clear()
