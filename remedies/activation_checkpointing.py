@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
-from ..snapshots.model import Stacks
 from .costs.compute import recompute_factor
 from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
-from .passes import BlockPass, activation_rows, for_backward, given_back
+from .key_value_cache import kept_by_a_cache
+from .passes import BlockPass, for_backward, given_back
 from .whatif_timeline import BACKWARD, Timeline
 
 NAME = "activation-checkpointing"
@@ -92,16 +92,15 @@ def _without_cache(case: Case) -> Timeline:
 
     Its first append copies keys and values. What was copied is then saved in the copy's place.
     """
-    timeline, stacks = case.timeline, case.profile.snapshot.stacks
-    cache = np.array([_appends(stacks, i) for i in range(len(stacks.stacks))] + [False], np.bool_)
-    rows = np.flatnonzero(cache[timeline.stack] & activation_rows(timeline))
+    timeline, cached = case.timeline, kept_by_a_cache(case)
+    rows = np.flatnonzero(cached)
     if not len(rows):
         return timeline
     death = timeline.death.copy()
     copied: set[int] = set()
     for row in rows[np.argsort(-timeline.birth[rows], kind="stable")].tolist():
         born, module = timeline.birth[row], timeline.module[row]
-        source = (timeline.size == timeline.size[row]) & ~cache[timeline.stack]
+        source = (timeline.size == timeline.size[row]) & ~cached
         source &= (timeline.birth < born) & (timeline.birth > born - COPIED_WITHIN)
         source &= (timeline.death > born) & (timeline.death < timeline.death[row])
         source &= timeline.under(timeline.modules[module]) if module >= 0 else np.False_
@@ -110,16 +109,7 @@ def _without_cache(case: Case) -> Timeline:
             last = max(found, key=lambda each: float(timeline.birth[each]))
             copied.add(last)
             death[last] = max(death[last], timeline.death[row])
-    gone = np.zeros(len(timeline), np.bool_)
-    gone[rows] = True
-    return _with_death(timeline, death).without(gone)
-
-
-def _appends(stacks: Stacks, stack: int) -> bool:
-    """Whether the function that made something is a cache's own (transformers' Cache.update)."""
-    frames = stacks.of(stack)
-    first = next((f for f in frames if "/torch/" not in f.filename.replace("\\", "/")), None)
-    return first is not None and first.filename.replace("\\", "/").endswith("transformers/cache_utils.py")
+    return _with_death(timeline, death).without(cached)
 
 
 def _iterations(passes: list[BlockPass]) -> list[Any]:

@@ -21,6 +21,7 @@ from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, NotApplicable, Numerics, Setting
+from .key_value_cache import kept_by_a_cache
 from .passes import is_training, iterations, saved_rows
 from .whatif_timeline import FORWARD, Mask, Run, Timeline
 
@@ -126,6 +127,11 @@ def _forwards(timeline: Timeline) -> list[Run]:
 
 
 def _kept(case: Case) -> Mask:
+    """What a graph keeps without need; what a key-value cache keeps is there to be read again."""
+    return _saved(case) & ~kept_by_a_cache(case)
+
+
+def _saved(case: Case) -> Mask:
     """Saved by a forward that no backward follows.
 
     Of pure inference, and of an evaluation in eval mode at the end, what outlives its forward, the output (its last
