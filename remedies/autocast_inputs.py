@@ -20,6 +20,7 @@ from .whatif_timeline import BACKWARD, FORWARD, Mask, Timeline
 
 ITEM = 4  # bytes of a float32
 FLOAT32 = (Kind.KEEPS, Kind.NORM, Kind.OPEN_KEEP)
+LEAST_AGREEING = 0.5  # of the products that agree on the most common number of vectors
 STILL_READ = 12  # activations that are made while what a product has cast is still held by the code around it
 
 
@@ -49,10 +50,10 @@ def reads(
         begin, end = (float(own.min()), float(own.max()) + 1) if len(own) else (iteration.backward_start, iteration.end)
         rows = np.flatnonzero(tensors & (timeline.birth < timeline.birth[row]) & (timeline.death > begin))
         found.append((row, weight, rows[np.argsort(-timeline.birth[rows], kind="stable")], end))
-    count = _tokens(timeline, [(row, weight, rows) for row, weight, rows, _ in found])
+    counts = _tokens(timeline, [(row, weight, rows) for row, weight, rows, _ in found])
     result = []
     for row, weight, rows, end in found:
-        source = next((r for r in rows.tolist() if count in _counts(timeline, row, r, weight)), None)
+        source = next((r for r in rows.tolist() if counts & _counts(timeline, row, r, weight)), None)
         if source is None:  # whose weight is not known by itself
             source = next((r for r in rows[:STILL_READ].tolist() if kinds[r] == Kind.NORM), None)
             end = end if source is None else float(timeline.death[source])
@@ -61,12 +62,13 @@ def reads(
     return result
 
 
-def _tokens(timeline: Timeline, found: list[tuple[int, int, NDArray[np.intp]]]) -> int:
-    """How many vectors (tokens, samples) most products multiply; 0 = none that fits any."""
+def _tokens(timeline: Timeline, found: list[tuple[int, int, NDArray[np.intp]]]) -> set[int]:
+    """How many vectors (tokens, samples, channels) the products multiply: the numbers that many of them agree on."""
     votes: Counter[int] = Counter()
     for row, weight, rows in found:
         votes.update({n for r in rows.tolist() for n in _counts(timeline, row, r, weight)})
-    return votes.most_common(1)[0][0] if votes else 0
+    most = max(votes.values(), default=0)
+    return {n for n, agreeing in votes.items() if agreeing >= LEAST_AGREEING * most}
 
 
 def _counts(timeline: Timeline, product: int, source: int, weight: int) -> set[int]:
