@@ -26,11 +26,11 @@ from .estimating import Case, Change
 from .interface import NotApplicable, Numerics, Setting
 from .key_value_cache import kept_by_a_cache
 from .passes import BlockPass, for_backward, given_back
-from .whatif_timeline import BACKWARD, Timeline
+from .whatif_timeline import BACKWARD, Mask, Timeline
 
 NAME = "activation-checkpointing"
 NUMERICS = Numerics.IDENTICAL
-COPIED_WITHIN = 32.0  # events from keys and values to their copy in a cache
+COPIED_WITHIN = 64.0  # events from keys and values to their copy in a cache
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
@@ -99,17 +99,23 @@ def _without_cache(case: Case) -> Timeline:
     death = timeline.death.copy()
     copied: set[int] = set()
     for row in rows[np.argsort(-timeline.birth[rows], kind="stable")].tolist():
-        born, module = timeline.birth[row], timeline.module[row]
-        source = (timeline.size == timeline.size[row]) & ~cached
-        source &= (timeline.birth < born) & (timeline.birth > born - COPIED_WITHIN)
-        source &= (timeline.death > born) & (timeline.death < timeline.death[row])
-        source &= timeline.under(timeline.modules[module]) if module >= 0 else np.False_
-        found = [each for each in np.flatnonzero(source).tolist() if each not in copied]
-        if found:
-            last = max(found, key=lambda each: float(timeline.birth[each]))
-            copied.add(last)
-            death[last] = max(death[last], timeline.death[row])
+        source = _source(timeline, row, cached, copied)
+        if source >= 0:
+            copied.add(source)
+            death[source] = max(death[source], timeline.death[row])
     return _with_death(timeline, death).without(cached)
+
+
+def _source(timeline: Timeline, row: int, cached: Mask, copied: set[int]) -> int:
+    """What a cache copied: the last tensor of that size in its module, else the last that it can be a part of; -1."""
+    born, module, size = timeline.birth[row], timeline.module[row], timeline.size[row]
+    if module < 0:
+        return -1
+    near = timeline.under(timeline.modules[module]) & ~cached & (timeline.birth < born)
+    near &= (timeline.birth > born - COPIED_WITHIN) & (timeline.death > born) & (timeline.death < timeline.death[row])
+    same = [each for each in np.flatnonzero(near & (timeline.size == size)).tolist() if each not in copied]
+    found = same or np.flatnonzero(near & (timeline.size > size) & (timeline.size % size == 0)).tolist()
+    return max(found, key=lambda each: float(timeline.birth[each]), default=-1)
 
 
 def _iterations(passes: list[BlockPass]) -> list[Any]:
