@@ -35,7 +35,7 @@ def plan(
     whole: MemoryProfile | DeviceProfile | None = None,
     limits: Constraints = UNLIMITED,
     verify_at_most: int = 4,
-    verify_seconds: float = 60.0,
+    verify_seconds: float = 30.0,
     keep: int = 24,
 ) -> Plan:
     """The candidates for the device with the highest need.

@@ -85,6 +85,7 @@ def outcomes(lines: Sequence[str]) -> dict[str, str]:
     return {each[1].partition("::")[2]: each[0] for each in words}
 
 
+@pytest.mark.slow
 def test_pass_fail_and_leak(suite: Suite) -> None:
     """What fails names the lines that hold the memory; output is captured as ever."""
     done = suite(USING)

@@ -78,6 +78,7 @@ def line_of(text: str, source: str) -> int:
     return next(number for number, line in enumerate(source.splitlines(), 1) if text in line)
 
 
+@pytest.mark.slow
 def test_a_doubled_size_is_named(oomdoc: Run, project: Path) -> None:
     """Code that only moves leaves the baseline as it is; what grew is told by changed line, category and line."""
     assert oomdoc("gate", "--update").returncode == 0
@@ -244,6 +245,7 @@ def test_wrong_usage_is_told_in_one_line(oomdoc: Run, project: Path, arguments: 
     assert not (project / ".oomdoc").exists()
 
 
+@pytest.mark.slow
 def test_a_baseline_of_one_script(oomdoc: Run, project: Path) -> None:
     """Without a file: --update adds the command line to the baseline, the next run is held against it."""
     limits = ["--growth", "0", "--gpu", "t4", "--steps", "1", "train.py"]
@@ -254,6 +256,7 @@ def test_a_baseline_of_one_script(oomdoc: Run, project: Path) -> None:
     assert list(content["jobs"]) == ["train.py"]
 
 
+@pytest.mark.slow
 def test_diff_fails_on_growth(oomdoc: Run, project: Path) -> None:
     """Status 1 only beyond what is allowed; the comparison is printed in any case."""
     (project / "wide.py").write_text(TRAIN.replace("hidden = 1024", "hidden = 2048"))

@@ -64,6 +64,7 @@ def test_a_script_that_fits(oomdoc: Run, tmp_path: Path, train: Path) -> None:
     assert (tmp_path / ".oomdoc" / ".gitignore").read_text() == "*\n"
 
 
+@pytest.mark.slow
 def test_what_cudnn_does_not_tell_widens_the_peak(oomdoc: Run, tmp_path: Path) -> None:
     """An LSTM's reserve: in the range of the report, and in what to leave beside the peak."""
     script = tmp_path / "lstm.py"
