@@ -122,6 +122,7 @@ def test_lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: st
     cli = pytest.importorskip("lightning.pytorch.cli")
     lightning = pytest.importorskip("lightning.pytorch")
     pytest.importorskip("deepspeed")
+    pytest.importorskip("jsonargparse")  # what LightningCLI is made of
     _project(monkeypatch, lightning)
     path = _written("lightning.yaml", tmp_path, **{"strategy: ddp  ": f"strategy: {strategy}"})
     parser = cli.LightningArgumentParser()
