@@ -28,7 +28,7 @@ class Odd(dict[str, object]):
 def test_a_deque_is_named(gpu: Session) -> None:
     meter = Meter()
     meter.kept.append(torch.ones(1 << 16, device="cuda"))
-    assert [row["holder"] for row in holders()] == ["deque `kept`, attribute of Meter"]
+    assert "deque `kept`, attribute of Meter" in [row["holder"] for row in holders()]
 
 
 def test_a_module_that_is_half_made_is_no_fault(gpu: Session) -> None:
