@@ -4,7 +4,8 @@ Recordings are kept in build/recordings: a second run, and one that was stopped,
 """
 
 import pytest
-from test_bench_accuracy import summary
+
+from .test_bench_accuracy import summary
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
