@@ -25,6 +25,7 @@ from oomdoc.snapshots import reader
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 PYTHON = sys.executable
+PATHS = os.pathsep.join([str(Path(PYTHON).parent), os.environ["PATH"]])  # torchrun stands beside it, activated or not
 RECORDED = (PYTHON, "-m", "oomdoc", "run", "--real")
 SCRIPT = """\
 import os, sys, time
@@ -101,7 +102,7 @@ def cluster() -> Iterator[dict[str, str]]:
 def launcher(request: pytest.FixtureRequest) -> tuple[Launcher, dict[str, str]]:
     """A launcher of this machine, and the variables that its ranks need; skips where there is none."""
     found = LAUNCHERS[request.param]
-    if found.tool and shutil.which(found.tool) is None:
+    if found.tool and shutil.which(found.tool, path=PATHS) is None:
         pytest.skip(f"{found.tool} is not installed")
     if found.package and importlib.util.find_spec(found.package) is None:
         pytest.skip(f"{found.package} is not installed")
@@ -112,7 +113,7 @@ def launcher(request: pytest.FixtureRequest) -> tuple[Launcher, dict[str, str]]:
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    mine = {"OOMDOC_ACCELERATOR": "fake_device:FakeDevice", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    mine = {"OOMDOC_ACCELERATOR": "fake_device:FakeDevice", "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "PATH": PATHS}
     return {**os.environ, **mine, "PYTHONPATH": os.pathsep.join(paths), **more}
 
 

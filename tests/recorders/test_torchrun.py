@@ -43,6 +43,7 @@ words = f"rank={rank} of {world} argv={sys.argv} file={__file__} name={__name__}
 sys.stdout.write(words)  # in one piece: ranks share the pipe
 sys.stdout.flush()
 """
+LEAVE = "dist.barrier()\ndist.destroy_process_group()\n"  # without, gloo's threads may abort the ranks that end last
 ALONE = (
     TRAIN.replace('dist.init_process_group("gloo")\n', "")
     .replace("dist.get_rank(), dist.get_world_size()", "int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])")
@@ -86,7 +87,7 @@ def status(run_dir: Path, rank: int) -> Mapping[str, Any]:
 @pytest.mark.slow
 def test_two_ranks_run_as_under_torchrun(tmp_path: Path) -> None:
     """The same words from every rank: arguments, __file__, sys.path; a snapshot and a summary each; status 0."""
-    path = job(tmp_path, "")
+    path = job(tmp_path, LEAVE)
     alone = finished(torchrun("--nproc-per-node=2", str(path), "--lr", "1", "-o"), tmp_path)
     done = finished(oomdoc("--nproc-per-node", "2", "-o", "out", str(path), "--lr", "1", "-o"), tmp_path)
     assert (alone.returncode, done.returncode) == (0, 0), done.stderr
@@ -232,7 +233,7 @@ def test_an_elastic_restart_keeps_what_the_first_start_recorded(tmp_path: Path) 
     ],
 )
 def test_exit_statuses_are_those_of_torchrun(tmp_path: Path, ranks: int, end: str, code: int) -> None:
-    path = job(tmp_path, end)
+    path = job(tmp_path, LEAVE + end)
     alone = finished(torchrun(f"--nproc-per-node={ranks}", str(path)), tmp_path)
     options = ["--nproc-per-node", str(ranks), "--standalone"]
     done = finished(oomdoc(*options, "-o", "out", str(path)), tmp_path)
@@ -248,7 +249,7 @@ def test_a_module_runs_under_torchrun_with_dash_m(tmp_path: Path) -> None:
     package = tmp_path / "pkg"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "train.py").write_text(TRAIN)
+    (package / "train.py").write_text(TRAIN + LEAVE)
     alone = finished(torchrun("--nproc-per-node=2", "-m", "pkg.train", "x"), tmp_path)
     done = finished(oomdoc("--nproc-per-node", "2", "-o", "out", "-m", "pkg.train", "x"), tmp_path)
     assert done.returncode == alone.returncode == 0, done.stderr
