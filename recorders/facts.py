@@ -82,7 +82,10 @@ def _gathered_dtype(roots: Iterable[torch.nn.Module]) -> str | None:
     for root in roots:
         for module in root.modules():
             state_of: Any = getattr(module, "_get_fsdp_state", None)
-            state = state_of() if callable(state_of) else None
+            try:
+                state = state_of() if callable(state_of) else None
+            except AssertionError:  # its class was made by fully_shard, itself it was not
+                continue
             dtype = getattr(getattr(state, "_mp_policy", None), "param_dtype", None)
             if dtype is not None:
                 return str(dtype).removeprefix("torch.")

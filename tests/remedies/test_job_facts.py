@@ -68,3 +68,15 @@ def test_a_snapshot_without_facts_has_none() -> None:
     assert read(None) == JobFacts()
     assert read(_recording({})) == JobFacts()
     assert read(_recording({"modules": {"a": "B"}, "parameters": {"count": "many"}})) == JobFacts()
+
+
+def test_a_module_whose_class_fully_shard_made_need_not_be_sharded_itself() -> None:
+    """As a copy by `copy.copy`, or one whose group is gone: torch raises where it is asked for its state."""
+
+    class Sharded(torch.nn.Linear):
+        def _get_fsdp_state(self) -> object:
+            raise AssertionError("No FSDP state found")
+
+    parameters = describe([Sharded(2, 2)], [])["parameters"]
+    assert isinstance(parameters, dict)
+    assert parameters["gathered_dtype"] is None
