@@ -23,14 +23,14 @@ from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .costs.compute import recompute_factor
 from .estimating import Case, Change
-from .interface import NotApplicable, Numerics, Setting
-from .key_value_cache import kept_by_a_cache
+from .interface import Effort, NotApplicable, Numerics, Setting
+from .key_value_cache import without_cache
 from .passes import BlockPass, for_backward, given_back
-from .whatif_timeline import BACKWARD, Mask, Timeline
+from .whatif_timeline import BACKWARD, Timeline
 
 NAME = "activation-checkpointing"
 NUMERICS = Numerics.IDENTICAL
-COPIED_WITHIN = 64.0  # events from keys and values to their copy in a cache
+EFFORT = Effort.SETTING
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
@@ -55,7 +55,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     names = tuple(options.get("modules") or case.facts.block_classes)
     paths = [path for path in case.facts.blocks if case.facts.class_of.get(path) in names]
     chosen = set(paths[::every])
-    case = case.changed(_without_cache(case))
+    case = case.changed(without_cache(case))
     passes = [each for each in case.passes if each.path in chosen and len(each.saved)]
     if not passes:
         return NotApplicable(NAME, f"no module of class {', '.join(names)} saves anything for backward")
@@ -68,7 +68,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         casts = _weight_casts(timeline, each)
         death[casts] = each.iteration.backward_start
         parts.append(timeline.copies(casts, birth=_before(each, casts), death=timeline.death[casts]))
-    new = _with_death(timeline, death).joined(*parts)
+    new = timeline.with_death(death).joined(*parts)
     share = len(chosen) / max(1, len(case.facts.blocks))
     factor = recompute_factor(case, paths=tuple(chosen))
     saved = max(sum(int(timeline.size[p.saved].sum()) for p in passes if p.iteration == i) for i in _iterations(passes))
@@ -87,44 +87,8 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     )
 
 
-def _without_cache(case: Case) -> Timeline:
-    """The timeline without what a key-value cache keeps of a training forward: checkpointed blocks run without one.
-
-    Its first append copies keys and values. What was copied is then saved in the copy's place.
-    """
-    timeline, cached = case.timeline, kept_by_a_cache(case)
-    rows = np.flatnonzero(cached)
-    if not len(rows):
-        return timeline
-    death = timeline.death.copy()
-    copied: set[int] = set()
-    for row in rows[np.argsort(-timeline.birth[rows], kind="stable")].tolist():
-        source = _source(timeline, row, cached, copied)
-        if source >= 0:
-            copied.add(source)
-            death[source] = max(death[source], timeline.death[row])
-    return _with_death(timeline, death).without(cached)
-
-
-def _source(timeline: Timeline, row: int, cached: Mask, copied: set[int]) -> int:
-    """What a cache copied: the last tensor of that size in its module, else the last that it can be a part of; -1."""
-    born, module, size = timeline.birth[row], timeline.module[row], timeline.size[row]
-    if module < 0:
-        return -1
-    near = timeline.under(timeline.modules[module]) & ~cached & (timeline.birth < born)
-    near &= (timeline.birth > born - COPIED_WITHIN) & (timeline.death > born) & (timeline.death < timeline.death[row])
-    same = [each for each in np.flatnonzero(near & (timeline.size == size)).tolist() if each not in copied]
-    found = same or np.flatnonzero(near & (timeline.size > size) & (timeline.size % size == 0)).tolist()
-    return max(found, key=lambda each: float(timeline.birth[each]), default=-1)
-
-
 def _iterations(passes: list[BlockPass]) -> list[Any]:
     return list({each.iteration: None for each in passes})
-
-
-def _with_death(timeline: Timeline, death: NDArray[np.float64]) -> Timeline:
-    rows = np.arange(len(timeline))
-    return timeline.copies(rows, birth=timeline.birth, death=death)
 
 
 def _weight_casts(timeline: Timeline, block: BlockPass) -> NDArray[np.intp]:

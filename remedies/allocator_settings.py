@@ -16,10 +16,11 @@ from typing import Any
 from ..allocator.config import AllocatorConfig, parse
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 
 NAME = "allocator-settings"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.SETTING
 TEXT = "expandable_segments:True"
 LEAST_SHARE = 0.03  # typical steady training reserves 0.1 to 3 % more than it allocates (torchtune, litgpt)
 

@@ -21,13 +21,14 @@ from ..diagnosers.interface import Category
 from .autocast_rows import casts_itself, kinds_of
 from .costs.links import card
 from .estimating import Case, Change
-from .interface import NotApplicable, Numerics, Setting
+from .interface import Effort, NotApplicable, Numerics, Setting
 from .mixed_precision import STEP_TIME, loss_cast, masks_of
 from .passes import activation_rows
 from .whatif_timeline import Mask, Timeline
 
 NAME = "bf16-parameters"
 NUMERICS = Numerics.CHANGED
+EFFORT = Effort.LINES
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:

@@ -16,11 +16,12 @@ from typing import Any
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .sharded_state import held
 
 NAME = "gradient-as-bucket-view"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.SETTING
 LEAST_SHARE = 0.5  # of the gradients, for communication memory to be their buckets
 _DDP = "torch/nn/parallel/distributed.py"
 

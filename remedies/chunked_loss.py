@@ -19,12 +19,13 @@ from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .autocast_rows import kinds_of, last_product
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .passes import activation_rows, iterations, saved_rows
 from .whatif_timeline import BACKWARD, Mask
 
 NAME = "chunked-loss"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.LINES
 CHUNKS = 8
 LEAST_SHARE = 0.05  # of the peak
 

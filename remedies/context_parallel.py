@@ -17,11 +17,12 @@ from ..diagnosers.text import size
 from .batch_scaling import scales_with_batch, with_batch
 from .costs.parallel import context_parallel_factor
 from .estimating import Case, Change
-from .interface import NotApplicable, Numerics, Setting
+from .interface import Effort, NotApplicable, Numerics, Setting
 from .parallel_rows import degree, refused
 
 NAME = "context-parallel"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.REWORK
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:

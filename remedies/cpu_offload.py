@@ -21,12 +21,13 @@ from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .costs.transfer import transfer_factor
 from .estimating import Case, Change
-from .interface import NotApplicable, Numerics, Setting
+from .interface import Effort, NotApplicable, Numerics, Setting
 from .passes import Iteration, block_passes, for_backward, given_back, is_training, iterations, saved_rows
 from .whatif_timeline import BACKWARD, FORWARD, OPTIMIZER, Timeline
 
 NAME = "cpu-offload"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.LINES
 MIN_BYTES = 1 << 20
 
 

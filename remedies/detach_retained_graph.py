@@ -17,11 +17,12 @@ import numpy as np
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .whatif_timeline import FORWARD, OTHER, Mask, Timeline
 
 NAME = "detach-retained-graph"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.REPAIR
 LEAST_SHARE = 0.02  # of the peak
 
 

@@ -18,11 +18,12 @@ import numpy as np
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .whatif_timeline import OPTIMIZER, Mask, Timeline
 
 NAME = "eight-bit-optimizer"
 NUMERICS = Numerics.EQUIVALENT
+EFFORT = Effort.LINES
 BLOCK = 256  # values with one float32 scale: bitsandbytes and torchao for 8-bit moments
 LEAST_VALUES = 4096  # of a tensor, to be held in 8 bits: `min_8bit_size`, torchao's `tensor_size` limit
 STEP_TIME = Band(low=0.98, expected=1.04, high=1.10)  # 1.049 torchtune 3B, 0.986 ViT-H, 1.10 Llama-2-7B (torchao)

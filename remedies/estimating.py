@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ..allocator.config import AllocatorConfig
 from ..diagnosers.interface import DeviceProfile
-from .interface import Band, ByteBand, Job, NotApplicable, Numerics, Setting
+from .interface import Band, ByteBand, Effort, Job, NotApplicable, Numerics, Setting
 from .job_facts import JobFacts, read
 from .live_rows import timeline_of
 from .passes import BlockPass, block_passes
@@ -62,6 +62,7 @@ class Remedy(Protocol):
 
     NAME: str
     NUMERICS: Numerics
+    EFFORT: Effort
 
     def settings(self, case: Case) -> tuple[Setting, ...] | NotApplicable:
         """The settings worth trying for this job, or why there are none."""

@@ -19,13 +19,14 @@ import numpy as np
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .passes import activation_rows, is_training, iterations, saved_rows
 from .structure.sources import source_line
 from .whatif_timeline import BACKWARD, Mask
 
 NAME = "flash-attention"
 NUMERICS = Numerics.EQUIVALENT
+EFFORT = Effort.SETTING
 LEAST_SHARE = 0.005  # of the peak, that the scores of one layer take
 
 

@@ -24,12 +24,13 @@ from ..diagnosers.text import size
 from .batch_scaling import with_batch
 from .costs.sharding import fsdp_factor
 from .estimating import Case, Change
-from .interface import NotApplicable, Numerics, Setting
+from .interface import Effort, NotApplicable, Numerics, Setting
 from .passes import BlockPass, Iteration, block_passes, is_training, iterations, saved_rows
 from .whatif_timeline import BACKWARD, FORWARD, OPTIMIZER, OTHER, SETUP, Mask, Timeline
 
 NAME = "fsdp"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.LINES
 TIME_DOUBT = "from gathers all hidden behind computation, but the first, to none hidden"
 
 

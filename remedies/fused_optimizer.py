@@ -16,11 +16,12 @@ import numpy as np
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .whatif_timeline import OPTIMIZER, Mask, Timeline
 
 NAME = "fused-optimizer"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.SETTING
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
 

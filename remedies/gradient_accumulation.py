@@ -19,11 +19,12 @@ from typing import Any
 
 from .batch_scaling import with_batch, with_gradients_waiting
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .passes import iterations
 
 NAME = "gradient-accumulation"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.SETTING
 MOST_MICRO_BATCHES = 32
 UNKNOWN_BATCH = 8  # a recording that does not say its batch is offered as many micro-batches; the batch may be smaller
 

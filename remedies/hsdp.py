@@ -20,10 +20,11 @@ from .costs.sharding import fsdp_factor
 from .estimating import Case, Change
 from .fsdp import TIME_DOUBT, sharded
 from .fsdp import settings as fsdp_settings
-from .interface import NotApplicable, Numerics, Setting
+from .interface import Effort, NotApplicable, Numerics, Setting
 
 NAME = "hsdp"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.LINES
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:

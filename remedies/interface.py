@@ -12,6 +12,15 @@ class Numerics(str, Enum):
     CHANGED = "changed"  # another training
 
 
+class Effort(str, Enum):
+    """What making the change asks of who makes it."""
+
+    REPAIR = "repair"  # a slip of the script, to be put right whatever else is done
+    SETTING = "setting"  # an argument or a key, here and in the frameworks
+    LINES = "lines"  # some lines of the script, or another library
+    REWORK = "rework"  # the model split, another launcher, more machines
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
     low: float

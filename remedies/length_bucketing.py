@@ -17,12 +17,13 @@ import numpy as np
 from ..diagnosers.text import size
 from .batch_scaling import scales_with_batch
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .passes import Iteration, is_training, iterations, saved_rows
 from .whatif_timeline import Timeline
 
 NAME = "length-bucketing"
 NUMERICS = Numerics.CHANGED
+EFFORT = Effort.LINES
 LEAST_ABOVE = 1.10  # of the mean, for the largest batch to stand out
 
 

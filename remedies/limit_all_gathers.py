@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .whatif_timeline import Mask, Timeline
 
 NAME = "limit-all-gathers"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.SETTING
 LEAST_SHARE = 0.25  # of the largest gather, for a row to be one
 AT_ONCE = 4  # rows: a flat buffer and the parameters copied out of it, for two units
 

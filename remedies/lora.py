@@ -15,12 +15,13 @@ from typing import Any
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .sharded_state import held
 from .whatif_timeline import OPTIMIZER, Timeline
 
 NAME = "lora"
 NUMERICS = Numerics.CHANGED
+EFFORT = Effort.LINES
 RANK = 16
 TRAINED = 0.01  # of the weights at rank 16: two matrices of 16 columns beside one of thousands, 0.5 to 2 %
 STEP_TIME = Band(low=0.7, expected=0.9, high=1.05)

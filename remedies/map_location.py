@@ -15,11 +15,12 @@ import numpy as np
 
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .whatif_timeline import Mask
 
 NAME = "map-location"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.REPAIR
 _FILE = "torch/serialization.py"
 
 

@@ -22,13 +22,14 @@ from .autocast_inputs import cast_for_products, gradients_cast, read_by_attentio
 from .autocast_rows import Kind, kinds_of, last_product, upcasts
 from .costs.links import card
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .passes import Iteration, activation_rows, iterations, saved_rows
 from .reduction_staging import restaged
 from .whatif_timeline import BACKWARD, FORWARD, OTHER, Mask, Timeline
 
 NAME = "mixed-precision"
 NUMERICS = Numerics.EQUIVALENT
+EFFORT = Effort.SETTING
 
 # hf: x 2.10 fp16 bert-large V100, x 2.39 bf16 t5-base A100; CS336: x 1.18 and x 1.27 bf16 autocast A100
 STEP_TIME = Band(low=0.41, expected=0.6, high=0.9)

@@ -19,10 +19,11 @@ from ..diagnosers.call_sites import Lines
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 
 NAME = "move-when-used"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.REPAIR
 LEAST_SHARE = 0.02  # of the peak
 AGREEING = 0.02  # the rows of whole lines and the bytes that no called module owns differ by at most this share
 

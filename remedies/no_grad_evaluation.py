@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .key_value_cache import kept_by_a_cache
 from .passes import is_training, iterations, saved_rows
 from .whatif_timeline import FORWARD, Mask, Run, Timeline
 
 NAME = "no-grad-evaluation"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.REPAIR
 LEAST_SHARE = 0.05  # of the peak
 READ_BY = 5  # allocations after its own, at most, that read an activation
 

@@ -17,10 +17,11 @@ from .costs.transfer import drive_factor
 from .cpu_offload import change as to_host
 from .cpu_offload import settings as host_settings
 from .estimating import Case, Change
-from .interface import NotApplicable, Numerics, Setting
+from .interface import Effort, NotApplicable, Numerics, Setting
 
 NAME = "nvme-offload"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.REWORK
 _STATE = {"what": ["optimizer_state"]}
 
 

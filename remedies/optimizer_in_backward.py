@@ -18,12 +18,13 @@ import numpy as np
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .passes import is_training, iterations
 from .whatif_timeline import BACKWARD, OPTIMIZER
 
 NAME = "optimizer-in-backward"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.LINES
 EVENTS_OF_A_STEP = 6.0  # from a gradient's birth to the end of its parameter's own step
 
 

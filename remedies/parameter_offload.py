@@ -19,13 +19,14 @@ from ..diagnosers.text import size
 from .costs.transfer import transfer_factor
 from .estimating import Case, Change
 from .fsdp import gathered
-from .interface import NotApplicable, Numerics, Setting
+from .interface import Effort, NotApplicable, Numerics, Setting
 from .passes import block_passes, is_training, iterations
 from .sharded_state import held
 from .whatif_timeline import OPTIMIZER, Timeline
 
 NAME = "parameter-offload"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.LINES
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:

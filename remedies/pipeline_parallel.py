@@ -18,11 +18,12 @@ from ..diagnosers.text import size
 from .batch_scaling import scales_with_batch
 from .costs.parallel import pipeline_factor
 from .estimating import Case, Change
-from .interface import NotApplicable, Numerics, Setting
+from .interface import Effort, NotApplicable, Numerics, Setting
 from .parallel_rows import of_blocks, refused, share_in_blocks, with_model_split
 
 NAME = "pipeline-parallel"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.REWORK
 MICRO_BATCHES_A_STAGE = 4  # a bubble of at most a quarter
 
 

@@ -1,4 +1,8 @@
-"""Which changes make the job fit, ranked: those that fit first, then those that keep the numbers, then the fastest.
+"""Which changes make the job fit, ranked: those that fit first, then those that keep the training, by what they cost.
+
+What a change costs is its step time, what making it asks for, and whether it computes at another precision, each as a
+factor: autocast, which makes a float32 job faster, comes before the same numbers at a slower step, as an expert would
+have it. `keep_numerics` is for those who need the numbers. Slips of the script come before everything.
 
 Singles and combinations are computed on the recorded timeline; the best are verified by running the job again where
 the caller can do that.
@@ -8,6 +12,7 @@ import difflib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from ..configs.loader import parse_size
@@ -19,7 +24,19 @@ from .costs.explaining import communication
 from .costs.topology import parsed
 from .estimating import Case, case_of
 from .evaluating import evaluate
-from .interface import Candidate, Constraints, Estimate, Job, NotApplicable, Numerics, Plan, Setting, Verified, Verify
+from .interface import (
+    Candidate,
+    Constraints,
+    Effort,
+    Estimate,
+    Job,
+    NotApplicable,
+    Numerics,
+    Plan,
+    Setting,
+    Verified,
+    Verify,
+)
 from .way_out import front, way_out
 
 ENOUGH_PROVEN = 3
@@ -164,11 +181,26 @@ def _shortened(candidates: Sequence[Candidate], keep: int) -> list[Candidate]:
     return [each for each in candidates if len(each.estimate.settings) == 1 or each in combined[:room]]
 
 
-_NUMERICS = list(Numerics)
+# As how much longer a step a change counts beside its step time: what a user gives to be spared it. A setting counts
+# for one more thing to know; some lines for less than one doubling of micro-batches costs (5 %); splitting the model
+# for as much as recomputing all of it, which has to be worse before one does.
+TROUBLE = {Effort.REPAIR: 1.0, Effort.SETTING: 1.01, Effort.LINES: 1.04, Effort.REWORK: 1.27}
+ANOTHER_PRECISION = 1.03  # published loss curves are alike; they have to be looked at
+
+
+def cost(estimate: Estimate) -> float:
+    """The expected step time, times what the changes ask for and what another precision is held to cost."""
+    trouble = prod(TROUBLE[REMEDIES[setting.name].EFFORT] for setting in estimate.settings)
+    precision = 1.0 if estimate.numerics is Numerics.IDENTICAL else ANOTHER_PRECISION
+    return estimate.step_time_factor.expected * trouble * precision
+
+
+def _repairs(estimate: Estimate) -> bool:
+    return all(REMEDIES[setting.name].EFFORT is Effort.REPAIR for setting in estimate.settings)
 
 
 def _order(candidate: Candidate) -> tuple[Any, ...]:
-    """Seen to fit, predicted to, perhaps, not; then numerics, expected step time, the least memory."""
+    """Seen to fit, predicted to, perhaps, not; then slips, the same training, what it costs, the least memory."""
     seen = candidate.verified
     if seen is not None and seen.error is None:
         place = 0 if seen.fits else 4
@@ -177,8 +209,9 @@ def _order(candidate: Candidate) -> tuple[Any, ...]:
     estimate = candidate.estimate
     return (
         place,
-        _NUMERICS.index(estimate.numerics),
-        round(estimate.step_time_factor.expected, 3),
+        not _repairs(estimate),
+        estimate.numerics is Numerics.CHANGED,
+        round(cost(estimate), 3),
         len(estimate.settings),
         estimate.predicted_peak_bytes.expected,
     )

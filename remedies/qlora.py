@@ -21,13 +21,14 @@ from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .costs.compute import scaled
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .lora import RANK, STEP_TIME, TRAINED, frozen
 from .lora import settings as lora_settings
 from .whatif_timeline import Mask
 
 NAME = "qlora"
 NUMERICS = Numerics.CHANGED
+EFFORT = Effort.LINES
 BYTES_A_WEIGHT = 0.5 + 1 / 64 + 4 / (64 * 256)  # NF4, an 8-bit scale for 64 of them, a float32 for 256 scales
 UNPACKING = Band(low=1.3, expected=1.5, high=1.6)
 LEAST_WEIGHTS = 1 << 16  # smaller matrices (norms, biases) are not quantised

@@ -25,12 +25,13 @@ from .activation_checkpointing import change as whole
 from .activation_checkpointing import settings as whole_settings
 from .autocast_rows import Kind, kinds_of
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .passes import BlockPass
 from .whatif_timeline import BACKWARD, Timeline
 
 NAME = "selective-checkpointing"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.LINES
 STEP_TIME = Band(low=1.02, expected=1.07, high=1.14)
 _KEPT = (Kind.PRODUCT, Kind.ATTENTION)
 

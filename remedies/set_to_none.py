@@ -17,12 +17,13 @@ import numpy as np
 from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .passes import Iteration, is_training, iterations
 from .whatif_timeline import BACKWARD, OPTIMIZER, Mask, Timeline
 
 NAME = "set-to-none"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.REPAIR
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:

@@ -15,10 +15,11 @@ from typing import Any
 
 from .batch_scaling import with_batch
 from .estimating import Case, Change
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 
 NAME = "smaller-batch"
 NUMERICS = Numerics.CHANGED
+EFFORT = Effort.SETTING
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:

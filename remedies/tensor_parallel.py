@@ -21,13 +21,14 @@ from ..diagnosers.text import size
 from .autocast_rows import Kind, kinds_of
 from .costs.parallel import tensor_parallel_factor
 from .estimating import Case, Change
-from .interface import NotApplicable, Numerics, Setting
+from .interface import Effort, NotApplicable, Numerics, Setting
 from .parallel_rows import degree, of_blocks, refused, share_in_blocks, with_model_split
 from .passes import BlockPass
 from .whatif_timeline import Mask
 
 NAME = "tensor-parallel"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.REWORK
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:

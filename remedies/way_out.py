@@ -39,16 +39,21 @@ def way_out(case: Case, evaluated: Sequence[Evaluated], *, may_shard: bool) -> t
     capacity = case.job.capacity_bytes
     if capacity is None or not evaluated:
         return ()
-    best = min(evaluated, key=lambda each: each.estimate.predicted_peak_bytes.high)
+    best = _closest(evaluated)
     need = best.estimate.predicted_peak_bytes.high
     names = " + ".join(setting.name for setting in best.estimate.settings)
     found = [f"{names} comes closest: up to {size(need)}, {size(need - capacity)} more than there is; {_rest(best)}"]
     card = _card(need, capacity)
     found.append(f"{card} would hold it" if card else f"no card of gpus.yaml holds {size(need)}")
-    more = _more_ranks(case, best) if may_shard else None
+    same = _closest([each for each in evaluated if each.estimate.numerics is not Numerics.CHANGED] or evaluated)
+    more = _more_ranks(case, same) if may_shard else None
     if more:
         found.append(more)
     return tuple(found)
+
+
+def _closest(evaluated: Sequence[Evaluated]) -> Evaluated:
+    return min(evaluated, key=lambda each: each.estimate.predicted_peak_bytes.high)
 
 
 def _rest(best: Evaluated) -> str:

@@ -19,12 +19,13 @@ from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
 from .fsdp import gathered
-from .interface import Band, NotApplicable, Numerics, Setting
+from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .passes import ENGINE_EVENTS, BlockPass, is_training, iterations
 from .whatif_timeline import BACKWARD, Mask, Timeline
 
 NAME = "wrapping-policy"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.LINES
 LEAST_BLOCKS = 2.5  # that one gather holds, for its unit to be more than a block
 
 

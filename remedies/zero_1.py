@@ -16,13 +16,14 @@ from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .costs.sharding import stage_factor
 from .estimating import Case, Change
-from .interface import NotApplicable, Numerics, Setting
+from .interface import Effort, NotApplicable, Numerics, Setting
 from .passes import iterations
 from .sharded_state import held, with_parts
 from .whatif_timeline import FORWARD
 
 NAME = "zero-1"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.LINES
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:

@@ -18,7 +18,7 @@ from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .costs.sharding import stage_factor
 from .estimating import Case, Change
-from .interface import NotApplicable, Numerics, Setting
+from .interface import Effort, NotApplicable, Numerics, Setting
 from .passes import is_training, iterations
 from .sharded_state import held, with_parts
 from .whatif_timeline import BACKWARD
@@ -26,6 +26,7 @@ from .zero_1 import settings as stage_1
 
 NAME = "zero-2"
 NUMERICS = Numerics.IDENTICAL
+EFFORT = Effort.LINES
 BUCKET_BYTES = 500_000_000  # DeepSpeed's reduce_bucket_size counts elements: 5e8 of them, at most the gradients
 
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..interface import Band
-from .links import host_bandwidth, pageable_share, table
+from .links import card, host_bandwidth, pageable_share, table
 from .step_time import step_seconds
 
 if TYPE_CHECKING:
@@ -47,3 +47,17 @@ def drive_factor(case: "Case", state_bytes: int) -> Band:
         expected=1 + seconds * (1 + sharing) / 2 / step.expected,
         high=1 + seconds * sharing / step.low,
     )
+
+
+def fetched_factor(case: "Case", cache_bytes: int) -> Band:
+    """For a key-value cache that is fetched from the host for each token that is generated.
+
+    A token reads the parameters and the cache once at the card's memory rate. Low: one long prompt, whose layers
+    compute for longer than their keys and values take; expected and high: tokens, fetched behind computation or not.
+    """
+    spec = card(case.job.gpu)
+    if spec is None or not case.facts.parameter_bytes:
+        return Band(low=1.0, expected=10.0, high=50.0)
+    read = (case.facts.parameter_bytes + cache_bytes) / spec.memory_bandwidth
+    fetch = cache_bytes / host_bandwidth(case.job.gpu)
+    return Band(low=1.0, expected=max(1.0, fetch / read), high=1 + fetch / pageable_share() / read)

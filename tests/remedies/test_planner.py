@@ -11,7 +11,7 @@ from oomdoc.remedies.config_file import OPTIONS
 from oomdoc.remedies.estimating import case_of
 from oomdoc.remedies.evaluating import UNTRIED
 from oomdoc.remedies.interface import Candidate, Constraints, Job, NotApplicable, Numerics, Setting, Verified
-from oomdoc.remedies.planner import estimate, plan
+from oomdoc.remedies.planner import cost, estimate, plan
 
 LM = ("train_lm.py", ("--device", "cuda", "--width", "512", "--depth", "6", "--batch-size", "64", "--dropout", "0.1"))
 MIB = 1 << 20
@@ -27,18 +27,32 @@ def _job(capacity_mib: int | None = 520, ranks: int = 1) -> Job:
     return Job(gpu="a100-80gb", capacity_bytes=capacity, world_size=ranks, batch_size=64)
 
 
-def test_what_fits_comes_first_then_what_keeps_the_numbers_then_the_fastest(plain: DeviceProfile) -> None:
+def test_what_fits_comes_first_then_what_keeps_the_training_then_the_cheapest(plain: DeviceProfile) -> None:
     candidates = plan(plain, _job()).candidates
     assert candidates[0].fits
     places = [{True: 0, None: 1, False: 2}[each.fits] for each in candidates]
     assert places == sorted(places)
-    order = [list(Numerics).index(each.estimate.numerics) for each in candidates if each.fits]
-    assert order == sorted(order)
-    identical = [
-        e.estimate.step_time_factor.expected for e in candidates if e.fits and e.estimate.numerics is Numerics.IDENTICAL
-    ]
-    assert len(identical) >= 2
-    assert [round(f, 3) for f in identical] == sorted(round(f, 3) for f in identical)
+    fitting = [each.estimate for each in candidates if each.fits]
+    changed = [each.numerics is Numerics.CHANGED for each in fitting]
+    assert changed == sorted(changed)
+    costs = [round(cost(each), 3) for each in fitting if each.numerics is not Numerics.CHANGED]
+    assert len(costs) >= 2
+    assert costs == sorted(costs)
+
+
+def test_a_float32_job_is_told_of_autocast_first_unless_it_has_to_keep_its_numbers(plain: DeviceProfile) -> None:
+    assert {s.name for s in plan(plain, _job()).candidates[0].estimate.settings} >= {"mixed-precision"}
+    kept = plan(plain, _job(), limits=Constraints(keep_numerics=True)).candidates[0].estimate
+    assert kept.numerics is Numerics.IDENTICAL
+
+
+def test_a_slip_of_the_script_comes_before_what_is_faster(record: Callable[..., DeviceProfile]) -> None:
+    """The graphs that a list of losses keeps: autocast would make the job fit sooner, and only for longer."""
+    leaking = record("train_by_hand.py", ("--batch-size", "8", "--length", "128", "--keep-loss"))
+    job = Job(gpu="a100-80gb", capacity_bytes=1 << 40, world_size=1, batch_size=8)
+    names = [each.name for each in plan(leaking, job).candidates]
+    assert names[0] == "detach-retained-graph"
+    assert "mixed-precision" in names
 
 
 def test_every_estimate_is_a_band_with_a_reason_and_saves_something(plain: DeviceProfile) -> None:
@@ -285,7 +299,7 @@ def test_bands_say_why_they_are_wide(plain: DeviceProfile) -> None:
 
 
 def test_where_nothing_fits_it_says_what_would(plain: DeviceProfile) -> None:
-    made = plan(plain, _job(150))
+    made = plan(plain, _job(150), limits=Constraints(without=("lora", "qlora")))
     assert not any(each.fits for each in made.candidates)
     text = "; ".join(made.way_out)
     assert "comes closest" in text

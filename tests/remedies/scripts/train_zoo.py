@@ -147,12 +147,24 @@ def language(name):
             num_key_value_heads=1, intermediate_size=4 * width, max_position_embeddings=length,
         )  # fmt: skip
         return hf.GemmaForCausalLM(config), ids
-    if name == "t5":
+    if name == "mixtral":
+        config = hf.MixtralConfig(
+            vocab_size=VOCAB, hidden_size=width, num_hidden_layers=depth, num_attention_heads=heads,
+            num_key_value_heads=max(1, heads // 4), intermediate_size=2 * width, max_position_embeddings=length,
+            num_local_experts=4, num_experts_per_tok=2,
+        )  # fmt: skip
+        return hf.MixtralForCausalLM(config), ids
+    if name in ("t5", "t5-lora"):
         config = hf.T5Config(
             vocab_size=VOCAB, d_model=width, d_ff=4 * width, d_kv=64, num_layers=depth // 2, num_heads=heads,
             decoder_start_token_id=0, use_cache=False,
         )  # fmt: skip
-        return hf.T5ForConditionalGeneration(config), ids
+        model = hf.T5ForConditionalGeneration(config)
+        if name == "t5-lora":
+            import peft
+
+            model = peft.get_peft_model(model, peft.LoraConfig(r=16, target_modules=["q", "v", "wi", "wo"]))
+        return model, ids
     raise SystemExit(f"no model called {name}")
 
 
@@ -251,7 +263,7 @@ if args.load:
     model.load_state_dict(weights)
 if args.bf16:
     model = model.to(torch.bfloat16)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
 if args.step_in_backward:
     own = {p: torch.optim.AdamW([p], lr=1e-4) for p in model.parameters()}
 
