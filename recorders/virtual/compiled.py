@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import compiled_checkpoints
 from .flex import compiled_block_mask, is_block_mask_maker
 from .fusion import Fusion
 from .patching import patches
@@ -104,6 +105,7 @@ def install(session: "Session") -> Iterator[None]:
     modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
     with patches() as held:
         held.swap_everywhere([(torch.compile, _compile(session, modules))])
+        compiled_checkpoints.install(held, session)
         held.set(torch.compiler, "disable", _disable(session))
         held.set(torch.nn.Module, "_orig_mod", property(_original))
         jit: Any = torch.jit

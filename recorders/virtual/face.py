@@ -312,8 +312,7 @@ def _wrapper_subclass(raw: Callable[..., torch.Tensor]) -> Callable[..., torch.T
         device = canonical_device(device)
         if device.type == "cuda":
             made = raw(cls, *args, **{**kwargs, "device": META})
-            if device.index:
-                tag_storage(raw_storage(made), Kind.CUDA, device.index)
+            tag_storage(raw_storage(made), Kind.CUDA, device.index)  # some ask themselves while they say what is inside
             return made
         made = raw(cls, *args, **kwargs)
         if device.type == "meta" and not inside.depth:

@@ -8,6 +8,7 @@ import torch
 _COPIES = frozenset(
     (
         "_to_copy",
+        "_unsafe_view",
         "clone",
         "copy_",
         "cat",
@@ -39,6 +40,12 @@ _COPIES = frozenset(
         "triu",
         "native_dropout",
         "native_dropout_backward",
+        "rand",
+        "randn",
+        "randint",
+        "rand_like",
+        "randn_like",
+        "randint_like",
         "_softmax",
         "_log_softmax",
         "_softmax_backward_data",

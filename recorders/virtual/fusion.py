@@ -3,10 +3,11 @@
 Nothing is compiled here. While a compiled function or module runs, and while backward is at nodes that it made, an
 operation that inductor fuses gives its result no memory: the result is *deferred* and remembers the storages that it
 would be computed from. It gets memory when something reads it that inductor does not fuse (a matrix product, attention,
-a collective, code outside), when it is computed from more storages than inductor reads in one kernel, or when it
-leaves the compiled code. A deferred tensor that autograd saves is recomputed in backward, from what it is computed
-from, if keeping that costs less than twice the tensor, and if no matrix product wants it there: the rules by which the
-min-cut partitioner cuts the whole graph (torch/_functorch/partitioners.py) are applied here tensor by tensor.
+a collective, code outside), or when it leaves the compiled code. What is read more than once, and computed from more
+than inductor reads twice, gets it when something that is not fused comes between its readers: up to there they are one
+kernel. A deferred tensor that autograd saves is recomputed in backward, from what it is computed from, if keeping that
+costs less than twice the tensor, and if no matrix product wants it there: the rules by which the min-cut partitioner
+cuts the whole graph (torch/_functorch/partitioners.py) are applied here tensor by tensor.
 
 A graph ends, and what lives is in memory, where the script reads a value, makes a size of one, or calls what
 torch.compiler.disable keeps out. A backward graph hands all its gradients over at its end: those that are added to the
@@ -43,6 +44,7 @@ UNMADE = 2  # partitioners.py get_node_weight: to save what forward would not ha
 
 
 _TO_COPY = torch.ops.aten._to_copy.default
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 
 
 class Deferred:
@@ -74,6 +76,7 @@ class Fusion:
     def __init__(self, tracker: "Tracker") -> None:
         self._tracker = tracker
         self._depth = 0
+        self._opaque = False
         self._kinds: dict[Any, int] = {}
         self._begun = self._born = 0  # nodes and allocations made before this graph
         self._starts: list[int] = []  # of the node numbers that compiled code made, ascending
@@ -81,6 +84,9 @@ class Fusion:
         self._kept: dict[int, StorageRecord] = {}  # parameters, and what is saved for a backward to come
         self._saving: list[_Saved] = []  # by the operation that is about to run
         self._waiting: list[StorageRecord] = []  # deferred in this run of compiled code
+        self._needed: dict[int, StorageRecord] = {}  # what the backward of this run reads, or computes from
+        self._on_need: list[Callable[[dict[int, StorageRecord]], None]] = []  # called with it at the end of the run
+        self._shared: list[StorageRecord] = []  # read by several kernels, if anything that is not fused comes between
         self._gradients: list[torch.UntypedStorage] = []  # that this backward graph returns together
         self._accumulates = False  # AccumulateGrad runs, behind a node of that graph
         self._graph = -1  # whose backward is running: an index into _starts
@@ -113,8 +119,11 @@ class Fusion:
                 yield
         finally:
             self._depth -= 1
+            if not self._depth:
+                self._settle_needs()
             self._casts.clear()
             self._waiting.clear()
+            self._shared.clear()
             torch.set_autocast_cache_enabled(cached)
             end = sequence_number()
             if not self._depth and end > self._begun:
@@ -129,12 +138,32 @@ class Fusion:
         self._starts.append(start)
         self._ends.append(end)
 
+    def at_end(self, settle: Callable[[dict[int, StorageRecord]], None]) -> None:
+        """At the end of the run of compiled code that is under way, call `settle` with what its backward needs."""
+        if self._depth:
+            self._on_need.append(settle)
+
+    def need(self, values: Any) -> None:
+        """Backward needs these tensors, or what they are computed from."""
+        for value in values:
+            if isinstance(value, (list, tuple)):
+                self.need(value)
+            elif isinstance(value, torch.Tensor) and value.layout is torch.strided and raw_is_meta(value):
+                record = RECORDS.get(raw_storage(value)._cdata)
+                if record is not None:
+                    sources = () if record.deferred is None else record.deferred.sources
+                    self._needed.update((key, RECORDS[key]) for key in (record.key, *sources) if key in RECORDS)
+
+    def _settle_needs(self) -> None:
+        for settle in self._on_need:
+            settle(self._needed)
+        self._on_need.clear()
+        self._needed.clear()
+
     def break_graph(self) -> None:
         """Compiled code ends here and begins anew: what lives is in memory, and backward is two graphs."""
-        for record in self._waiting:
-            if RECORDS.get(record.key) is record:
-                self._fill(record)
-        self._waiting.clear()
+        self._fill_all(self._waiting)
+        self._shared.clear()
         self._casts.clear()
         if self._depth and self._begun < (end := sequence_number()):
             self._remember(self._begun, end)
@@ -153,8 +182,19 @@ class Fusion:
             self._depth = depth
             self._begin()
 
+    @contextmanager
+    def opaque(self) -> Iterator[None]:
+        """An operator that compiled code calls as it is: what its own code does is not fused."""
+        before, self._opaque = self._opaque, True
+        try:
+            yield
+        finally:
+            self._opaque = before
+
     def active(self) -> bool:
         """Whether the operation that is about to run belongs to compiled code."""
+        if self._opaque:
+            return False
         if self._depth:
             self._accumulates = False
             return True
@@ -184,6 +224,7 @@ class Fusion:
         """A backward graph hands its gradients over when it is through: all of them live until then."""
         if graph != self._graph:
             self._gradients.clear()
+            self._shared.clear()
             self._graph = graph
 
     def cast_again(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
@@ -199,10 +240,15 @@ class Fusion:
 
     def before(self, func: Any, args: Any, kwargs: Any) -> int:
         """How the operation that is about to run is fused; what is not gets its operands into memory here."""
-        kind = self._kind(func) if self.active() else OTHER
+        active = self.active()
+        kind = self._kind(func) if active else OTHER
         if kind != OTHER and _reads_the_host(args):
             kind = OTHER
         if kind == OTHER:
+            if active:
+                self._fill_all(self._shared)
+                if self._on_need:
+                    self.need((*args, *kwargs.values()))
             self.realize_operands((*args, *kwargs.values()))
             if self._accumulates:
                 self._hold(args[1:])
@@ -215,6 +261,8 @@ class Fusion:
         if kind == REDUCTION:
             self._tracker.adopt(result, index)
             return
+        if func is _UNSAFE_VIEW:
+            return  # the operand itself, in memory or not
         sources: dict[int, torch.UntypedStorage] = {}
         self._gather((*args, *kwargs.values()), sources)
         results = result if isinstance(result, (tuple, list)) else (result,)
@@ -273,6 +321,12 @@ class Fusion:
         if record is not None and record.deferred is not None:
             self._fill(record)
 
+    def _fill_all(self, records: list[StorageRecord]) -> None:
+        for record in records:
+            if RECORDS.get(record.key) is record:
+                self._fill(record)
+        records.clear()
+
     def _fill(self, record: StorageRecord | None) -> None:
         if record is None or record.deferred is None:
             return
@@ -296,11 +350,10 @@ class Fusion:
                     storage = raw_storage(value)
                     record = RECORDS.get(storage._cdata)
                     deferred = None if record is None else record.deferred
-                    if deferred is not None:
+                    if record is not None and deferred is not None:
                         deferred.uses += 1
                         if deferred.uses > 1 and len(deferred.sources) > MAX_READS:
-                            self._fill(record)
-                            deferred = None
+                            self._shared.append(record)
                     if deferred is not None:
                         into.update(deferred.sources)
                         continue

@@ -3,7 +3,8 @@
 flash-attn, xformers, apex and Triton are built for a GPU's driver. Where one is not installed here and the *script*
 itself imports it, it gets a module whose functions allocate by shape what the real ones do, over torch's own kernels of
 the same family. Libraries that merely ask whether it is there hear the truth. bitsandbytes needs none: it is installed
-without a GPU, and teaches torch its shapes.
+without a GPU, its operators are Python code, which runs (python_kernels.py), and its library of kernels is not loaded
+(native_library.py).
 """
 
 import importlib.abc
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from . import apex_like, flash_like, triton_like
+from . import apex_like, flash_like, native_library, triton_like
 from .patching import patches
 from .stacks import is_machinery
 from .taught import stand_in
@@ -80,6 +81,7 @@ def install(session: "Session") -> Iterator[None]:
     with patches() as held:
         if importlib.util.find_spec("triton") is not None:
             triton_like.launch_nothing(held)
+        native_library.install(held, session)
         sys.meta_path.append(finder)
         try:
             yield

@@ -5,7 +5,10 @@ from typing import Any
 import torch
 
 from .fastmeta import Memo
-from .private import COMPOSITE_IMPLICIT, has_kernel_for
+from .private import COMPOSITE_IMPLICIT, cuda_kernel_is_python, has_kernel_for
+
+# operators that torch defines itself, whose memory the files here know
+_TORCHS = ("aten", "prim", "prims", "c10d", "_c10d", "fsdp", "symm_mem", "quantized", "inductor")
 
 
 class OpInfo:
@@ -19,6 +22,7 @@ class OpInfo:
         "inplace",
         "may_resize",
         "name",
+        "python",
         "slow",
         "view",
     )
@@ -37,5 +41,6 @@ class OpInfo:
         names = {argument.name for argument in arguments}
         self.factory = {"device", "dtype", "layout"} <= names and short != "_to_copy"
         self.slow = memo is not None and self.name in memo.slow and not func._schema.is_mutable
+        self.python = not self.name.startswith(_TORCHS) and cuda_kernel_is_python(self.name)
         # an operation with a kernel of its own beside the composite one runs that (silu_backward)
         self.composite = has_kernel_for(self.name, COMPOSITE_IMPLICIT) and not has_kernel_for(self.name, "CPU")

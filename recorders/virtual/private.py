@@ -6,6 +6,7 @@ needs, so that a new torch can never make wrong ones. A name with a second way, 
 """
 
 import gc
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -86,6 +87,7 @@ device_constructors: Callable[[], set[Any]] = _device_constructors
 # the dispatcher
 has_kernel_for: Callable[[str, Any], bool] = _named("_C._dispatch_has_kernel_for_dispatch_key")
 operator_names: Callable[[], list[str]] = _named("_C._dispatch_get_all_op_names")
+_kernel_table: Callable[[str], str] = _named("_C._dispatch_dump_table", instead=lambda name: "")
 _KEY: Any = _named("_C.DispatchKey")
 AUTOCAST_CUDA: Any = _KEY.AutocastCUDA
 EXPLICIT_KEYS: tuple[Any, ...] = (_KEY.CompositeExplicitAutograd, _KEY.CompositeExplicitAutogradNonFunctional)
@@ -98,6 +100,9 @@ _key_set: Any = _named("_C.DispatchKeySet")
 # single functions
 sdp_priority_order: Callable[[], list[int]] = _named("_C._get_sdp_priority_order", instead=list)
 make_wrapper_subclass: Callable[..., torch.Tensor] = _named("Tensor._make_wrapper_subclass")
+# what checkpointing keeps of the operations that a policy saves, and the hook that sees what autograd would have saved
+sac_entry: Any = _named("utils.checkpoint._VersionWrapper", instead=None)
+checkpoint_hook: Any = _named("utils.checkpoint._checkpoint_hook", instead=None)
 finished_work: Callable[[Any], Any] = _named("_C._distributed_c10d._create_work_from_future")
 
 
@@ -105,6 +110,19 @@ def without_key(key: Any) -> AbstractContextManager[None]:
     """Within, operations of this thread pass `key` by."""
     guard: AbstractContextManager[None] = _exclude(_key_set(key))
     return guard
+
+
+def cuda_kernel_is_python(name: str) -> bool:
+    """Whether what CUDA runs for the operator was registered by Python code; False where this torch does not say."""
+    row = re.search(
+        r"^CUDA: registered at (.*?):\d+ \[(?:default backend )?kernel\]", _kernel_table(name), re.MULTILINE
+    )
+    return row is not None and row.group(1).endswith(".py")
+
+
+def run_cuda_kernel(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """What CUDA runs for the operator, whatever device its operands are on."""
+    return func.redispatch(_key_set(_KEY.CUDA), *args, **kwargs)
 
 
 def open_composite(func: Any, *args: Any, **kwargs: Any) -> Any:

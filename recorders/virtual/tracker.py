@@ -33,6 +33,7 @@ from .private import (
     raw_is_meta,
     raw_storage,
 )
+from .python_kernels import run_python_kernel
 from .scratch import Scratch
 from .storages import META, RECORDS, Kind, inside, looking_inside, tag_storage
 from .unsupported import unsupported
@@ -113,7 +114,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
             info = self._ops[func] = OpInfo(func, self.memo)
             if self.taught is not None and (told := self.taught(func)) is not None:
                 self.handlers[func] = told
-        if info.breaks_graph and self.fusion is not None:
+            elif info.python:
+                self.handlers.setdefault(func, run_python_kernel)
+        if info.breaks_graph and self.fusion is not None and not _picks_by_number(func, args):
             self.fusion.break_graph()
         handler = self.handlers.get(func)
         if handler is not None:
@@ -323,6 +326,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         self.handles.clear()
 
 
+_INDEX = torch.ops.aten.index.Tensor
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -333,6 +337,13 @@ def _parts(sparse: torch.Tensor) -> list[torch.Tensor]:
     by_row = sparse.layout in (torch.sparse_csr, torch.sparse_bsr)
     outer = [sparse.crow_indices(), sparse.col_indices()] if by_row else [sparse.ccol_indices(), sparse.row_indices()]
     return [*outer, sparse.values()]
+
+
+def _picks_by_number(func: Any, args: tuple[Any, ...]) -> bool:
+    """`x[rows]`: indices of numbers give their own shape, those of truth values as many as are true."""
+    if func is not _INDEX:
+        return False
+    return not any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
 
 
 def _tells_no_shape(error: RuntimeError) -> bool:

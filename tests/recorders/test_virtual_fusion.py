@@ -3,12 +3,14 @@
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 from oomdoc.recorders.virtual.session import Session
 from torch import nn
 from torch.nn import functional as F  # noqa: N812  # everyone's name for it
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from .test_virtual_composites import allocations
 
@@ -177,6 +179,34 @@ def test_the_gradients_of_a_graph_are_added_together(gpu: Session) -> None:
         peaks.append(round((torch.cuda.max_memory_allocated() - before) / one))
         assert live() <= before
     assert peaks == [1, 8]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_a_policy_saves_is_kept_if_backward_reads_it(gpu: Session, compiled: bool) -> None:
+    """Of two products, the second only goes into the sum that the block returns."""
+    mm = torch.ops.aten.mm.default
+
+    def saved() -> Any:
+        policy = CheckpointPolicy
+        return create_selective_checkpoint_contexts(
+            lambda _, op, *args, **kwargs: policy.MUST_SAVE if op is mm else policy.PREFER_RECOMPUTE
+        )
+
+    up, down = nn.Linear(WIDTH, WIDTH, bias=False).cuda(), nn.Linear(WIDTH, WIDTH, bias=False).cuda()
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return x + down(torch.relu(up(x)))
+
+    def run(x: torch.Tensor) -> Any:
+        return checkpoint(block, x, use_reentrant=False, context_fn=saved)
+
+    step = torch.compile(run) if compiled else run
+    step(values(requires_grad=True)).sum().backward()  # the library's workspaces
+    x = values(requires_grad=True)
+    with kept(BYTES + BYTES if compiled else 3 * BYTES):  # the sum, the first product, and eagerly the second
+        y = step(x)
+    y.sum().backward()
+    assert x.grad is not None
 
 
 def test_a_kernel_writes_onto_what_it_reads_last(gpu: Session) -> None:

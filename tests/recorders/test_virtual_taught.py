@@ -7,8 +7,11 @@ import pytest
 import torch
 from oomdoc.recorders.errors import UnsupportedOperationError
 from oomdoc.recorders.launch import RunSpec, run
+from oomdoc.recorders.virtual.session import Session
 from oomdoc.snapshots import reader
 from oomdoc.snapshots.timeline import lifetimes
+
+from .test_virtual_composites import allocations
 
 MEMORY = """
 import torch
@@ -88,16 +91,56 @@ def test_an_operator_that_nobody_taught_gives_no_number(gpu: object) -> None:
     library._destroy()
 
 
-def test_a_custom_op_is_counted_by_its_fake_kernel_and_named_without_one(gpu: object) -> None:
-    def twice(x: torch.Tensor) -> torch.Tensor:
-        return x * 2
+def test_an_operator_written_in_python_runs_its_own_code(gpu: object) -> None:
+    """Its temporaries are seen: here a float64 copy beside the result; nobody had to tell a shape."""
 
-    told = torch.library.custom_op("nobody::told", twice, mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        assert x.is_cuda
+        return (x.double() * 2).float()
+
+    for name, on in (("everywhere", None), ("on_cuda", "cuda")):
+        op = torch.library.custom_op(f"nobody::{name}", twice, mutates_args=(), device_types=on)
+        x = torch.ones(1024, device="cuda")
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        y = op(x)
+        assert torch.cuda.memory_allocated() - before == y.nbytes == 4096
+        assert torch.cuda.max_memory_allocated() - before == 2 * 8192
+        del y
+
+
+def test_code_that_cannot_run_leaves_the_operator_to_its_fake_kernel(gpu: Session) -> None:
+    def compiled(x: torch.Tensor) -> torch.Tensor:
+        raise ImportError("madeup_cuda was built for another machine")
+
+    told = torch.library.custom_op("nobody::told", compiled, mutates_args=(), device_types="cuda")
     told.register_fake(torch.empty_like)
-    untold = torch.library.custom_op("nobody::untold", twice, mutates_args=(), device_types="cuda")
+    untold = torch.library.custom_op("nobody::untold", compiled, mutates_args=(), device_types="cuda")
     x = torch.ones(1024, device="cuda")
     before = torch.cuda.memory_allocated()
     y = told(x)
     assert torch.cuda.memory_allocated() - before == y.nbytes == 4096
+    assert any("nobody::told could not run its own code" in note for note in gpu.notes)
     with pytest.raises(UnsupportedOperationError, match=r"nobody::untold allocates[\s\S]*register_fake"):
         untold(x)
+
+
+def test_an_operator_that_runs_out_of_memory_does_so(gpu: object) -> None:
+    op = torch.library.custom_op(
+        "nobody::greedy", lambda x: x.expand(1 << 40).clone(), mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    with pytest.raises(torch.OutOfMemoryError):
+        op(torch.ones(1, device="cuda"))
+
+
+def test_inside_compiled_code_an_operator_is_one_kernel(gpu: Session) -> None:
+    """What its code makes is not fused with what stands around it."""
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        return y * 2
+
+    op = torch.library.custom_op("nobody::opaque", twice, mutates_args=())
+    run = torch.compile(lambda x: op(x * 3) + 1)
+    x = torch.ones(1024, device="cuda")
+    assert allocations(gpu, lambda: run(x)) == [4096, 4096, 4096]  # x * 3, and both of its own; + 1 onto the last
