@@ -41,6 +41,8 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
         )
     if not case.facts.blocks:
         return NotApplicable(NAME, "the model has no repeated blocks")
+    if case.facts.training_mode is False:
+        return NotApplicable(NAME, "the model is in eval mode: what its blocks keep is no graph")
     if not any(len(each.saved) for each in case.passes):
         return NotApplicable(
             NAME, "the repeated blocks save nothing for backward (no training step, or checkpointed already)"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..snapshots.model import Frame, Stacks
+from .autocast_types import resolved
 from .passes import Iteration, activation_rows
 from .structure.sources import source_line
 from .whatif_timeline import Timeline
@@ -28,11 +29,15 @@ class Kind(IntEnum):
     ATTENTION = 6  # halves, and a fused kernel takes the place of one that keeps the scores
     OPEN_HALF = 4  # probably halves
     OPEN_KEEP = 5  # probably keeps
+    FOLLOWS = 7  # its input's type; `kinds_of` resolves it
+    SUMS = 8  # the wider of its operands' types; resolved as well
+    JOINS = 9  # the same of what is concatenated
+    MASK = 10  # no float: beside what it masks
 
 
 _PRODUCT = re.compile(r"^(Linear|Conv(Transpose)?[123]d|Conv1D|Bilinear|NonDynamicallyQuantizableLinear|.*Linear)$")
 _NORM = re.compile(r"(Layer|RMS|Group|T5Layer)Norm|RMSNorm|LayerNorm", re.IGNORECASE)
-_FLOAT32 = re.compile(r"^(Softmax|LogSoftmax|.*Loss|.*Embedding|.*EmbeddingBag|Softplus|CosineSimilarity)$")
+_FLOAT32 = re.compile(r"^(Softmax|LogSoftmax|.*Loss|.*Embedding|.*EmbeddingBag|Softplus|CosineSimilarity|Upsample.*)$")
 _PRODUCT_CALL = re.compile(
     r"scaled_dot_product|matmul|einsum|\bbmm\b|baddbmm|\blinear\(|\bconv[123]d\(|_in_projection|attention_interface|\s@\s"
 )
@@ -40,11 +45,21 @@ _FOLLOWING_CALL = re.compile(
     r"\b(relu|gelu|silu|tanh|sigmoid|dropout|hardtanh|leaky_relu|elu|mish)_?\(|activation\(|act_fn\("
 )
 _FLOAT32_CALL = re.compile(
-    r"softmax|(layer|rms|group)_norm|cross_entropy|nll_loss|\.float\(\)|torch\.float32|rsqrt|\bpow\("
+    r"softmax|(layer|rms|group)_norm|interpolate\(|upsample|cross_entropy|nll_loss|\.float\(\)|torch\.float32|rsqrt|\bpow\("
 )
+_JOINING_CALL = re.compile(r"\b(cat|concat|concatenate|stack)\(")
 _SUM = re.compile(r"\S\s\+\s\S|\S\s\+=|\.add\(")
-_FLOAT32_NAMES = {"softmax", "log_softmax", "cross_entropy", "nll_loss", "layer_norm", "rms_norm", "group_norm"}
-_TORCH = re.compile(r"(^|/)torch/(nn|_|functional)")
+_FLOAT32_NAMES = {
+    "interpolate",
+    "softmax",
+    "log_softmax",
+    "cross_entropy",
+    "nll_loss",
+    "layer_norm",
+    "rms_norm",
+    "group_norm",
+}
+TORCH = re.compile(r"(^|/)torch/(nn|_|functional)")
 _CALLS = {"_call_impl", "_wrapped_call_impl"}
 
 
@@ -54,16 +69,29 @@ def kinds_of(timeline: Timeline, class_of: Mapping[str, str], stacks: Stacks) ->
     by_module = np.array([_of_class(path, class_of, parents) for path in timeline.modules] + [-1], np.int8)
     kinds = by_module[timeline.module]
     lines: dict[tuple[int, int], Kind] = {}
-    own = np.flatnonzero((kinds < 0) | ((kinds == Kind.HALVES) & ~_of_torch(timeline, stacks)))
+    own = np.flatnonzero((kinds < 0) | ((kinds == Kind.FOLLOWS) & ~_of_torch(timeline, stacks)))
     for row in own.tolist():
         key = (int(timeline.stack[row]), int(kinds[row]))
         if key not in lines:
             path = timeline.modules[timeline.module[row]] if timeline.module[row] >= 0 else None
             found = _of_line(stacks, key[0], path, class_of)
             # what a line leaves open, the class decides where it has an own forward without modules inside
-            lines[key] = Kind.HALVES if key[1] == Kind.HALVES and found == Kind.OPEN_HALF else found
+            lines[key] = Kind.FOLLOWS if key[1] == Kind.FOLLOWS and found == Kind.OPEN_HALF else found
         kinds[row] = lines[key]
-    return kinds
+    half = {int(each) for each in (Kind.HALVES, Kind.PRODUCT, Kind.ATTENTION, Kind.OPEN_HALF)}
+    return resolved(
+        timeline,
+        kinds,
+        follows=Kind.FOLLOWS,
+        sums=Kind.SUMS,
+        joins=Kind.JOINS,
+        keeps=Kind.KEEPS,
+        halves=Kind.HALVES,
+        masks=Kind.MASK,
+        norm=Kind.NORM,
+        product=Kind.PRODUCT,
+        half=half,
+    )
 
 
 def _parents(class_of: Mapping[str, str]) -> set[str]:
@@ -79,7 +107,7 @@ def _parents(class_of: Mapping[str, str]) -> set[str]:
 def _of_torch(timeline: Timeline, stacks: Stacks) -> NDArray[np.bool_]:
     """Rows whose innermost Python frame is torch's: there the class says what is computed."""
     torch = [
-        next((_TORCH.search(f.filename.replace("\\", "/")) is not None for f in stacks.of(i)), False)
+        next((TORCH.search(f.filename.replace("\\", "/")) is not None for f in stacks.of(i)), False)
         for i in range(len(stacks.stacks))
     ]
     found: NDArray[np.bool_] = np.array([*torch, False], np.bool_)[timeline.stack]
@@ -97,7 +125,7 @@ def _of_class(path: str, class_of: Mapping[str, str], parents: set[str]) -> int:
         return Kind.KEEPS
     if _PRODUCT.match(name):
         return Kind.PRODUCT
-    return Kind.HALVES
+    return Kind.HALVES if "Attention" in name else Kind.FOLLOWS
 
 
 def _of_line(stacks: Stacks, stack: int, path: str | None, class_of: Mapping[str, str]) -> Kind:
@@ -116,15 +144,19 @@ def _of_line(stacks: Stacks, stack: int, path: str | None, class_of: Mapping[str
 
 
 def _of_text(text: str, normed: bool) -> Kind | None:
-    """What one source line says; a sum in a module with norms is its residual stream, which stays float32."""
+    """What one source line says; a sum in a module with norms is its residual stream."""
     if normed and _SUM.search(text):
-        return Kind.KEEPS
+        return Kind.SUMS
     if _FLOAT32_CALL.search(text):
         return Kind.KEEPS
     if "scaled_dot_product" in text:
         return Kind.ATTENTION
-    if _PRODUCT_CALL.search(text) or _FOLLOWING_CALL.search(text):
+    if _PRODUCT_CALL.search(text):
         return Kind.HALVES
+    if _JOINING_CALL.search(text):
+        return Kind.JOINS
+    if _FOLLOWING_CALL.search(text):
+        return Kind.FOLLOWS
     return None
 
 

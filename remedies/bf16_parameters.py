@@ -39,6 +39,10 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     spec = card(case.job.gpu)
     if spec is not None and "bf16" not in spec.flops:
         return NotApplicable(NAME, f"{spec.title} has no bfloat16")
+    if case.facts.gathered_dtype in ("bfloat16", "float16"):
+        return NotApplicable(
+            NAME, f"FSDP gathers the parameters in {case.facts.gathered_dtype}: it computes in that type"
+        )
     if case.facts.autocast or case.autocast:
         return NotApplicable(NAME, "the forward runs under autocast: its activations have 2 bytes already")
     return (Setting(name=NAME),)

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..allocator.config import AllocatorConfig
+from ..diagnosers.interface import Category
+from ..diagnosers.text import size
 from .all_remedies import REMEDIES
 from .estimating import Case, Change, band_of, product, replayed, worst
 from .interface import ByteBand, Estimate, NotApplicable, Setting
-from .whatif_timeline import Timeline
+from .passes import iterations
+from .whatif_timeline import FORWARD, Timeline
 
 # How far a rerun with the change may differ from the prediction, as a share of the peak: on the safe side of what
 # tests/benchmarks/test_bench_predictions.py sees. Lifetimes are exact where a remedy only moves or shrinks what was
@@ -102,6 +105,10 @@ def _judged(
     cut: bool,
 ) -> Evaluated:
     expected = changes[-1].expected
+    rest = _still_to_run(case, expected) if cut else 0
+    if rest:
+        span = (rest, expected.events - 0.5, float(expected.events))
+        expected = expected.added([span], category=Category.ACTIVATION, phase=FORWARD)
     run = replayed(expected, case.job, config)
     requested = max(1, expected.peak().bytes)
     low, high = (run.peak_allocated_bytes * (end or requested) // requested for end in ends)
@@ -111,6 +118,7 @@ def _judged(
     why = "; ".join(change.why for change in changes)
     if cut:
         why += "; the recording ends at the failure, so what the rest of the step needs is not in this number"
+        why += f", but {size(rest)} for the blocks that had not run" if rest else ""
     return Evaluated(
         changes=tuple(changes),
         timeline=expected,
@@ -126,6 +134,21 @@ def _judged(
         fits=_fits(band, run.fits, case.job.capacity_bytes, cut),
         reserved_bytes=run.peak_reserved_bytes,
     )
+
+
+def _still_to_run(case: Case, timeline: Timeline) -> int:
+    """What the blocks that a forward had not come to will keep, each as much as one that ran keeps at the failure."""
+    last = next(reversed(iterations(case.timeline)), None)
+    if last is None or last.backward_start < case.timeline.events:
+        return 0
+    inside = case.timeline.birth >= last.start
+    ran = [path for path in case.facts.blocks if (case.timeline.under(path) & inside).any()]
+    whole = ran[:-1]  # the failure is in the last, or after it
+    if not whole or len(ran) == len(case.facts.blocks):
+        return 0
+    kept = (timeline.birth >= last.start) & (timeline.death >= timeline.events)
+    held = sum(int(timeline.size[kept & timeline.under(path)].sum()) for path in whole)
+    return held * (len(case.facts.blocks) - len(ran)) // len(whole)
 
 
 def _spread(case: Case, changes: Sequence[Change], margin: float) -> str:

@@ -32,7 +32,8 @@ UNKNOWN_BATCH = 8  # a recording that does not say its batch is offered as many 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     """Powers of two up to the batch size."""
     batch = case.job.batch_size or case.facts.loader_batch_size
-    if not any(each.backward_start < case.timeline.events for each in iterations(case.timeline)):
+    cut = case.profile.oom is not None and bool(case.facts.optimizers)  # the backward was still to come
+    if not cut and not any(each.backward_start < case.timeline.events for each in iterations(case.timeline)):
         return NotApplicable(NAME, "no backward is in the trace, so there are no gradients to accumulate")
     if batch is None and not case.facts.inferred:
         return NotApplicable(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
-from .autocast_inputs import cast_for_products, gradients_cast, read_by_attention, reads
+from .autocast_inputs import cast_for_norms, cast_for_products, gradients_cast, read_by_attention, reads
 from .autocast_rows import Kind, kinds_of, last_product, upcasts
 from .costs.links import card
 from .estimating import Case, Change
@@ -90,10 +90,11 @@ def _cast(case: Case, kinds: NDArray[np.int8], halved: set[Kind]) -> Timeline:
     half = activation & np.isin(kinds, list(halved)) & ~masks
     half |= _backward_rows(timeline, kinds, halved)
     half[restaged(timeline, 1.0, case.job.gpu)[0]] = False  # sums of gradients add up in float32
-    new = timeline
+    new, stacks = timeline, case.profile.snapshot.stacks
     for iteration in iterations(timeline):
-        read = reads(timeline, kinds, iteration, case.facts.parameter_bytes_used_by_module)
-        new = cast_for_products(new, timeline, kinds, read, iteration)
+        read = reads(timeline, kinds, iteration, case.facts, stacks)
+        new = cast_for_products(new, timeline, kinds, read, iteration, stacks)
+        new = cast_for_norms(new, timeline, kinds, read, iteration)
         new = gradients_cast(new, timeline, kinds, iteration)
         half |= read_by_attention(timeline, kinds, iteration)
         new = _weights_cast(new, timeline, kinds, activation, case, iteration)
@@ -131,8 +132,8 @@ def masks_of(timeline: Timeline, kinds: NDArray[np.int8], activation: Mask) -> M
     keys = list(zip(timeline.module[rows].tolist(), timeline.step[rows].tolist(), strict=True))
     for key, size in zip(keys, timeline.size[rows].tolist(), strict=True):
         largest[key] = max(size, largest.get(key, 0))
-    found = np.zeros(len(timeline), np.bool_)
-    found[rows] = [4 * size <= largest[key] for key, size in zip(keys, timeline.size[rows].tolist(), strict=True)]
+    found: Mask = activation & (kinds == Kind.MASK)
+    found[rows] |= [4 * size <= largest[key] for key, size in zip(keys, timeline.size[rows].tolist(), strict=True)]
     return found
 
 
@@ -169,7 +170,7 @@ def _weights_cast(
         seen.add(module)
         size = case.facts.parameter_bytes_used_by_module.get(timeline.modules[module], 0) // 2
         of_module = timeline.birth[back & (timeline.module == module)]
-        end = float(of_module.max()) + 1 if len(of_module) else iteration.end
+        end = float(of_module.max()) + 0.9 if len(of_module) else iteration.end
         spans.append((size, float(timeline.birth[row]) - 0.5, end))
     return new.added(spans, category=Category.AUTOCAST_CACHE, phase=FORWARD, step=iteration.step)
 

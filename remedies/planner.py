@@ -40,6 +40,7 @@ from .interface import (
 from .way_out import front, way_out
 
 ENOUGH_PROVEN = 3
+LEAST_SAVED = 0.01  # of the peak
 LEAST_COMBINED = 12  # combinations that are kept however many single changes there are
 UNLIMITED = Constraints()
 
@@ -166,11 +167,13 @@ def _limited(job: Job, limits: Constraints) -> Job:
 
 
 def _without_idle(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Without those that save nothing: they are no remedy for this peak (allocator settings save reserved memory)."""
+    """Without those that save next to nothing of this peak; allocator settings save reserved memory."""
     return [
         each
         for each in candidates
-        if each.estimate.saves_bytes > 0 or "allocator-settings" in {s.name for s in each.estimate.settings}
+        if each.estimate.saves_bytes
+        > LEAST_SAVED * (each.estimate.saves_bytes + each.estimate.predicted_peak_bytes.expected)
+        or "allocator-settings" in {s.name for s in each.estimate.settings}
     ]
 
 

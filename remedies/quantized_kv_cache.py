@@ -70,7 +70,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
 def refused(case: Case) -> str | None:
     """Why there is nothing to do with a cache."""
     timeline, rows = case.timeline, cache_rows(case)
-    if any(is_training(each, timeline) for each in iterations(timeline)):
+    if case.facts.optimizers or any(is_training(each, timeline) for each in iterations(timeline)):
         return "the job trains: its forwards need no cache"
     if not len(rows):
         return "no key-value cache is in the trace"
