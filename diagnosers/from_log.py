@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import IO
 
 from . import outside_allocator, request_exceeds_card
-from .fragmentation import CODE as FRAGMENTATION
 from .interface import Confidence, Diagnosis, Finding, Inconclusive, MemoryProfile, Severity
 from .log_lines import Scan
 from .oom_forms import Kind
 from .oom_messages import OUT_OF_MEMORY, Message, parse, rounding
 from .text import percent, size
 
+FRAGMENTATION = "OOM005"  # its module needs the allocator, whose import takes a tenth of the time of a small log
 MOST_KEPT = 10_000  # different messages; further ones are counted, not kept
 
 

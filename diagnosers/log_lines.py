@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK_BYTES = 1 << 17
+ENDLESS_BYTES = 4 * CHUNK_BYTES  # a line that has not ended by then is looked at in pieces
 FOLLOWING_BYTES = 3 << 10  # the table of memory_summary, and messages that a console broke
 LONGEST_LINE = 1 << 12  # of a longer one (progress bars, JSON) only what is near the needle is looked at
 
@@ -60,6 +61,7 @@ SHORT = (b"\nkilled", b" killed ")  # one word each: a bare line, and the shell'
 _FOLD = np.uint32(0x20202020)  # makes letters small; other bytes change too, on both sides alike
 _FACTOR = np.uint32(2654435761)
 _SHIFT = np.uint32(16)
+_NEWLINE = np.uint8(ord("\n"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Scan:
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = _as_utf8(stream)
+        self._search = _Search(2 * ENDLESS_BYTES)
         self.lines = 0
         self.bytes = 0
 
@@ -88,17 +91,17 @@ class Scan:
                 unended = not data.endswith(b"\n")
                 data += b"\n" * 8 if unended else b"\n" * 7
                 yield from self._candidates(data, len(data))
-                self.lines += data.count(b"\n", 1) - 7
+                self.lines += self._search.newlines(data) - 8
                 return
             data += more
             whole = _whole_lines(data)
             yield from self._candidates(data, whole)
-            self.lines += data.count(b"\n", 1, whole + 1)
+            self.lines += self._search.newlines(data[1 : whole + 1])
             data = data[whole:]
 
     def _candidates(self, data: bytes, end: int) -> Iterator[Candidate]:
         number, counted, seen = self.lines + 1, 1, -1
-        for place in hits(data):
+        for place in self._search(data):
             if place >= end or place <= seen:
                 continue
             start = data.rfind(b"\n", 0, place) + 1
@@ -113,17 +116,30 @@ class Scan:
                 yield Candidate(number, _text(line), _text(data[stop + 1 : stop + 1 + FOLLOWING_BYTES]))
 
 
-def hits(data: bytes) -> list[int]:
-    """Places on lines with a needle, in order; other places may be among them. `data` begins and ends with newlines."""
-    words = np.frombuffer(data, np.uint32, count=len(data) // 4)
-    hashes = words | _FOLD
-    hashes *= _FACTOR
-    hashes >>= _SHIFT
-    at = np.flatnonzero(FIRST[hashes])
-    at = at[at + 1 < len(words)]
-    at = at[(FIRST[hashes[at]] & SECOND[hashes[at + 1]]) != 0]
-    # the word may begin with the newline before a needle: its last byte is on the needle's line
-    return [4 * int(each) + 3 for each in at]
+class _Search:
+    """With arrays that are made once: new ones as large are mapped, and faulted in, each time anew."""
+
+    def __init__(self, size: int) -> None:
+        self._hashes = np.empty(size // 4, np.uint32)
+        self._index = np.empty(size // 4, np.intp)
+        self._found = np.empty(size, np.bool_)
+
+    def __call__(self, data: bytes) -> list[int]:
+        """Places on lines with a needle, in order; others may be among them. `data` begins and ends with newlines."""
+        words = np.frombuffer(data, np.uint32, count=len(data) // 4)
+        hashes, index, found = self._hashes[: len(words)], self._index[: len(words)], self._found[: len(words)]
+        np.bitwise_or(words, _FOLD, out=hashes)
+        np.multiply(hashes, _FACTOR, out=hashes)
+        np.right_shift(hashes, _SHIFT, out=index, casting="unsafe")
+        at = np.flatnonzero(BEGINS.take(index, out=found, mode="clip"))
+        at = at[at + 1 < len(words)]
+        at = at[(FIRST[index[at]] & SECOND[index[at + 1]]) != 0]
+        # the word may begin with the newline before a needle: its last byte is on the needle's line
+        return [4 * int(each) + 3 for each in at]
+
+    def newlines(self, data: bytes) -> int:
+        found = np.equal(np.frombuffer(data, np.uint8), _NEWLINE, out=self._found[: len(data)])
+        return int(np.count_nonzero(found))
 
 
 def _has_needle(line: bytes) -> bool:
@@ -152,6 +168,7 @@ def _hash(word: bytes) -> int:
 
 
 FIRST, SECOND = _tables()
+BEGINS: NDArray[np.bool_] = FIRST != 0
 
 
 def _whole_lines(data: bytes) -> int:
@@ -160,7 +177,7 @@ def _whole_lines(data: bytes) -> int:
     A line that does not end is cut where it is longer than any message.
     """
     cut = data.rfind(b"\n", 1, max(1, len(data) - FOLLOWING_BYTES))
-    return cut if cut > 0 else 0 if len(data) < 4 * CHUNK_BYTES else len(data) - FOLLOWING_BYTES
+    return cut if cut > 0 else 0 if len(data) < ENDLESS_BYTES else len(data) - FOLLOWING_BYTES
 
 
 def _text(line: bytes) -> str:

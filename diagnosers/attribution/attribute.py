@@ -39,9 +39,8 @@ def attribute(snapshot: Snapshot, device: DeviceSnapshot, event: int, facts: Fac
     exact: dict[int, tuple[Category, str | None]] = {}
     if recording is not None and recorded is not None:
         exact = {row: found for row in live if (found := _recorded(facts, row, recording, recorded)) is not None}
-        # what was born in a forward is recorded as an activation: a cache's frames say more
         born = (row for row, (category, _) in exact.items() if category is Category.ACTIVATION)
-        cached = {row for row in born if _keeps_keys(facts, row)}
+        cached = {row for row in born if keeps_keys(facts, row)}
         exact = {row: found for row, found in exact.items() if row not in cached}
     missing = [row for row in live if row not in exact]
     inferred = infer(facts, live) if missing else {}  # of all: what is known bears on what is not
@@ -80,7 +79,8 @@ def _recorded(
     return (category, module) if category is not Category.UNKNOWN else None
 
 
-def _keeps_keys(facts: Facts, row: int) -> bool:
+def keeps_keys(facts: Facts, row: int) -> bool:
+    """Recorded as an activation, since it was born in a forward: its frames say that a cache keeps it."""
     return bool(facts.signs[row] & Sign.KV_CACHE) and kv_cache(facts.of(row)) is not None
 
 

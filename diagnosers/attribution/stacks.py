@@ -47,8 +47,9 @@ def _combine(frames: Sequence[int], whole: bool) -> int:
     """Signs of a stack, innermost frame first.
 
     Order tells a recomputed forward from a backward inside a forward, and the closure that an optimizer's step calls
-    (L-BFGS; PyTorch Lightning always) from the step itself. Python that no thread of Python began is called by the
-    autograd engine: a hook, a custom function's backward, a recomputation.
+    (L-BFGS; PyTorch Lightning always) from the step itself, and a cache that makes room from a `generate_with_kv_cache`
+    that calls the model. Python that no thread of Python began is called by the autograd engine: a hook, a custom
+    function's backward, a recomputation.
     """
     found = 0
     forward_first = closure = False
@@ -57,7 +58,7 @@ def _combine(frames: Sequence[int], whole: bool) -> int:
             forward_first = bool(found & Sign.FORWARD)
         if signs & Sign.OPTIMIZER and not found & Sign.OPTIMIZER:
             closure = bool(found & (Sign.FORWARD | Sign.ENGINE))
-        found |= signs
+        found |= signs & ~Sign.KV_CACHE if found & Sign.FORWARD else signs
     if whole and found & Sign.PYTHON and not found & (Sign.ENTRY | Sign.ENGINE):
         forward_first = bool(found & Sign.FORWARD)
         found |= Sign.ENGINE

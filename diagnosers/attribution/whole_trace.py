@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from ...snapshots.model import DeviceRecording, Recording
 from ...snapshots.timeline import Lifetimes, live_at
 from ..interface import Category, Confidence, DeviceProfile
+from .attribute import keeps_keys
 from .facts import gather
 from .infer import UNKNOWN, infer
+from .signs import Sign
 
 ORDER: tuple[Category, ...] = tuple(Category)
 _CODE = {category: code for code, category in enumerate(ORDER)}
@@ -43,6 +45,8 @@ def history(profile: DeviceProfile) -> History:
     recording, recorded = profile.snapshot.recording, profile.recording
     if recording is not None and recorded is not None:
         _recorded(lives, recording, recorded, category, module)
+        cached = np.flatnonzero((category == _CODE[Category.ACTIVATION]) & ((facts.signs & Sign.KV_CACHE) != 0))
+        category[[row for row in cached.tolist() if keeps_keys(facts, row)]] = _CODE[Category.UNKNOWN]
         exact = category != _CODE[Category.UNKNOWN]
     missing = np.flatnonzero(~exact).tolist()
     verdicts = infer(facts, missing) if missing else {}

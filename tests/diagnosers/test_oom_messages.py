@@ -4,7 +4,8 @@ import io
 from typing import Any
 
 import pytest
-from oomdoc.diagnosers.from_log import cached, derive, read, reserved
+from oomdoc.diagnosers import fragmentation
+from oomdoc.diagnosers.from_log import FRAGMENTATION, cached, derive, read, reserved
 from oomdoc.diagnosers.log_lines import CHUNK_BYTES, Scan
 from oomdoc.diagnosers.oom_forms import Kind
 from oomdoc.diagnosers.oom_messages import Message, parse
@@ -584,6 +585,18 @@ def test_a_line_that_never_ends() -> None:
     bar = b"\r 50%|#####     | 1/2 [00:01<00:01]" * 70_000
     log = read([("bar.log", io.BytesIO(bar + b"\r" + NUMBERED[7][1].encode() + b"\n"))])
     assert [each.message.tried_bytes for each in log.devices] == [gib(22.78)]
+
+
+def test_a_log_of_wide_characters_and_few_lines() -> None:
+    """Each two bytes of UTF-16 become three of UTF-8: more than was asked for."""
+    text = "\ufeff" + "\u8bad" * 400_000 + "\n" + NUMBERED[7][1] + "\n"
+    stream = io.BufferedReader(io.BytesIO(text.encode("utf-16-le")))  # type: ignore[arg-type]
+    log = read([("out.log", stream)])
+    assert [(each.line, each.message.tried_bytes) for each in log.devices] == [(2, gib(22.78))]
+
+
+def test_the_code_of_fragmentation_is_its_module_s() -> None:
+    assert FRAGMENTATION == fragmentation.CODE
 
 
 def test_utf16_as_powershell_writes_it() -> None:
