@@ -36,6 +36,7 @@ class BlockFacts(NamedTuple):
     before_backward: bool  # the phase after its birth is a backward, or the recording ends before any
     framed: bool  # has a stack at all
     freed_where_born: bool  # the operator that made it dropped it
+    scratch: bool  # dropped before anything else happens, in a job that convolves
     rounds: int  # backwards (else steps, else further forwards of one line) that begin in its life
 
 
@@ -64,6 +65,7 @@ class Facts:
     after_forward: NDArray[np.bool_]
     feeds_forward: NDArray[np.bool_]
     before_backward: NDArray[np.bool_]
+    scratch: NDArray[np.bool_]
     rounds: NDArray[np.int64]
     backwards: NDArray[np.int64]  # by event: the number of the backward that it would belong to
     optimizers: frozenset[str]  # names of optimizers and their files, in lower case
@@ -95,6 +97,7 @@ class Facts:
             bool(self.before_backward[row]),
             int(self.lives.alloc_stack[row]) >= 0,
             int(self.places[self.lives.alloc_stack[row]]) == int(self.places[self.lives.free_stack[row]]) >= 0,
+            bool(self.scratch[row]),
             int(self.rounds[row]),
         )
 
@@ -175,6 +178,7 @@ def _columns(
         after_forward=_preceded_by(phases, birth, FORWARD),
         feeds_forward=_feeds_forward(phases, lives, birth_phase, place),
         before_backward=_followed_by(phases, birth, BACKWARD),
+        scratch=_freed_next(trace, lives) & bool((signs.signs & Sign.CONVOLUTION).any()),
         rounds=_rounds(trace, phases, backwards, birth, death),
         backwards=backwards,
         optimizers=optimizers,
@@ -269,6 +273,15 @@ def _dies_in_its_backward(
     rows = np.flatnonzero(mine)
     mine[rows] = backwards[lives.birth[rows]] == backwards[lives.free_requested[rows]]
     return mine
+
+
+def _freed_next(trace: Trace, lives: Lifetimes) -> NDArray[np.bool_]:
+    """Whether no block is made or dropped between a block's birth and the loss of its last reference."""
+    busy = np.cumsum(np.isin(trace.action, (Action.ALLOC, Action.FREE_REQUESTED)))
+    freed = (lives.birth >= 0) & (lives.free_requested < len(trace))
+    result = np.zeros(len(lives), np.bool_)
+    result[freed] = busy[lives.free_requested[freed]] - busy[lives.birth[freed]] == 1
+    return result
 
 
 def _rounds(

@@ -24,6 +24,7 @@ def gradient_sizes(facts: Facts) -> Mapping[int, int]:
     """
     survivors = (facts.birth_phase == BACKWARD) & facts.outlives_run & ~facts.run_cut & ~facts.dies_in_its_backward
     survivors &= (facts.signs & (Sign.CUBLAS | Sign.RECOMPUTE | Sign.TUNING)) == 0
+    survivors &= facts.never_freed | (facts.death_phase != BACKWARD)  # else part of a graph of gradients
     survivors &= ((facts.signs & Sign.COLLECTIVE) == 0) | facts.spans_a_phase  # a reduction's output lives to the step
     made = np.flatnonzero(survivors)
     dropped = np.flatnonzero((facts.death_phase == ZERO_GRAD) & ~facts.never_freed & (facts.older | survivors))

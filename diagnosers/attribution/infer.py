@@ -13,7 +13,7 @@ from .gradients import gradient_sizes
 from .multisets import Sizes, bytes_of, copies_of, deal, most_moments, name_copies, wanted
 from .older import FEW_GRADIENTS, judge_older
 from .phases import BACKWARD, FORWARD, OPTIMIZER, OTHER
-from .replacement import replaced_parameters
+from .replacement import averages, replaced_parameters
 from .rules import BUILT, IN_BUCKETS, RECORDED, Verdict, judge, parameter
 from .signs import Sign
 
@@ -33,10 +33,14 @@ def infer(facts: Facts, live: Sequence[int]) -> dict[int, Verdict]:
     built = _built_parameters(facts)
     built_sizes = Counter(facts.requested[sorted(built)].tolist()) if built else Counter[int]()
     unit: Sizes = gradients or built_sizes or older.unit
-    replaced = replaced_parameters(facts, built | _rows_of(older.verdicts, Category.PARAMETER))
+    known = built | _rows_of(older.verdicts, Category.PARAMETER)
+    known_sizes = Counter(facts.requested[sorted(known)].tolist()) if known else Counter[int]()
+    replaced, averaged = replaced_parameters(facts, known), averages(facts, gradients)
     verdicts: dict[int, Verdict] = {}
     for row in live:
-        if facts.older[row]:
+        if row in averaged:
+            verdicts[row] = Verdict(Category.PARAMETER, 0.6, "one line replaces all of them, in the sizes of gradients")
+        elif facts.older[row]:
             verdicts[row] = older.verdicts.get(row, UNKNOWN)
         elif row in replaced:
             verdicts[row] = Verdict(Category.PARAMETER, 0.8, "replaced a parameter in the optimizer's step")
@@ -47,7 +51,8 @@ def infer(facts: Facts, live: Sequence[int]) -> dict[int, Verdict]:
     _gradients_in_buckets(facts, verdicts, gradients)
     _finish_cut_runs(facts, verdicts, unit)
     _limit_state(facts, verdicts, Counter(unit) | built_sizes | Counter(older.unit))  # several models: the most of each
-    _weight_casts(facts, verdicts, built_sizes or unit)
+    in_buckets = facts.replicated and bytes_of(gradients) < FEW_GRADIENTS * bytes_of(known_sizes)
+    _weight_casts(facts, verdicts, known_sizes or unit if in_buckets or not gradients else gradients)
     _made_before_training(facts, verdicts, unit)
     if not facts.phases.told_by_stacks:
         return {row: verdict._replace(share=min(verdict.share, BY_SHAPE)) for row, verdict in verdicts.items()}
@@ -176,7 +181,11 @@ def _stays(facts: Facts, row: int) -> bool:
 
 
 def _weight_casts(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> None:
-    """Autocast keeps a half-size copy of each weight until it ends: at most one per weight and forward."""
+    """Autocast keeps a half-size copy of each weight until it ends: at most one per weight and forward.
+
+    `unit` are the weights that are trained, where that is known: of a frozen weight it keeps none
+    (at::autocast::cached_cast asks for requires_grad), and what backward needs of it is saved as any activation.
+    """
     left: dict[tuple[int, int], int] = {}
     native = facts.phases.native_stacks
     halves = {size // 2 for size in unit if size > MIN_CAST_WEIGHT_BYTES and size % 2 == 0}

@@ -174,6 +174,9 @@ def _masters(unit: Mapping[int, int], ever: Mapping[int, int], copies: int, mome
         doubled[2 * size] += count
     left = {size: ever.get(size, 0) - copies * unit.get(size, 0) for size in doubled}
     number = copies_of(doubled, left)
+    agreeing = sum(left[size] == number * count for size, count in doubled.items())
+    if number > 1 + (2 if moments is None else moments) or 2 * agreeing < len(doubled):
+        return Copies((), 0.0)  # some other thing's sizes
     state = min(number, 2 if moments is None else moments)
     order = ((Category.OPTIMIZER_STATE, state), (Category.PARAMETER, number - state))
     return Copies(tuple(each for each in order if each[1] > 0), 0.6)

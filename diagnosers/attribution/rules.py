@@ -34,6 +34,8 @@ def workspace(block: BlockFacts) -> Verdict | None:
         return Verdict(Category.WORKSPACE, 0.97, "cuBLAS or cuDNN frame")
     if block.signs & Sign.CONVOLUTION and block.freed_where_born and not block.older:
         return Verdict(Category.WORKSPACE, 0.7, "a convolution made and dropped it")
+    if block.birth_phase == BACKWARD and block.scratch:
+        return Verdict(Category.WORKSPACE, 0.7, "dropped at once in the backward of a model with convolutions")
     if block.size == CUBLAS_WORKSPACE_BYTES and (block.never_freed or block.older):
         return Verdict(Category.WORKSPACE, 0.8 if block.older else 0.97, "size of the cuBLAS workspace, long lived")
     return None
@@ -85,6 +87,8 @@ def recomputation(block: BlockFacts) -> Verdict | None:
 def gradient(block: BlockFacts) -> Verdict | None:
     if block.birth_phase != BACKWARD:
         return None
+    if not block.never_freed and block.death_phase == BACKWARD and not block.dies_in_its_backward:
+        return Verdict(Category.ACTIVATION, 0.6, "made by a backward, freed by a later one: a graph of gradients")
     if block.outlives_run and not block.run_cut and not block.dies_in_its_backward:
         if block.signs & Sign.ACCUMULATE:
             return Verdict(Category.GRADIENT, 0.97, "AccumulateGrad frame, outlives its backward")
@@ -93,8 +97,6 @@ def gradient(block: BlockFacts) -> Verdict | None:
         if block.signs & Sign.ACCUMULATE:
             return Verdict(Category.GRADIENT, 0.9, "AccumulateGrad frame, the recording ends in this backward")
         return None
-    if not block.never_freed and block.death_phase == BACKWARD and not block.dies_in_its_backward:
-        return Verdict(Category.ACTIVATION, 0.6, "made by a backward, freed by a later one: a graph of gradients")
     return Verdict(Category.TEMPORARY, 0.9, "born and freed in backward")
 
 
@@ -106,7 +108,7 @@ def parameter(block: BlockFacts) -> Verdict | None:
     if not moved and not built:
         return None
     if block.signs & Sign.BUFFER:
-        return Verdict(Category.BUFFER, 0.6, "made while the model was built, by a line that names a table")
+        return Verdict(Category.BUFFER, 0.6, "made or moved with its module, by a line for buffers or tables")
     if moved:
         return Verdict(Category.PARAMETER, 0.95, "moved or loaded with its module, long lived")
     return Verdict(Category.PARAMETER, 0.85, BUILT)
@@ -191,6 +193,8 @@ def older_with_stack(block: BlockFacts) -> Verdict | None:
     if not block.framed:
         return None
     if block.signs & (Sign.MODULE_MOVE | Sign.MODULE_LOAD | Sign.SHARD) and not block.signs & Sign.OPTIMIZER:
+        if block.signs & Sign.BUFFER:
+            return Verdict(Category.BUFFER, 0.6, "a buffer that was moved with its module, before this recording")
         return Verdict(Category.PARAMETER, 0.8, "moved or loaded with its module, before this recording")
     if block.signs & Sign.KV_CACHE:
         return Verdict(Category.KV_CACHE, 0.6, "made by a key/value cache, before this recording")
@@ -198,6 +202,8 @@ def older_with_stack(block: BlockFacts) -> Verdict | None:
         return Verdict(Category.OPTIMIZER_STATE, 0.7, "born in an optimizer's step, before this recording")
     if block.signs & Sign.ACCUMULATE:
         return Verdict(Category.GRADIENT, 0.8, "AccumulateGrad frame, before this recording")
+    if block.signs & Sign.COLLECTIVE:
+        return Verdict(Category.COMMUNICATION, 0.8, "made by a collective, before this recording")
     if block.signs & Sign.FORWARD:
         return Verdict(Category.ACTIVATION, 0.6, "born in a forward before this recording")
     return None

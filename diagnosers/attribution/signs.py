@@ -56,6 +56,8 @@ class Sign:
     STATE_INIT = 1 << 35  # torch.optim makes the state of a parameter, once
     REPLICATED = 1 << 36  # in the forward of DistributedDataParallel
     LAYER_INIT = 1 << 37  # one of torch's own layers is being built
+    PROJECTION = 1 << 38  # the forward of a linear layer
+    LOOKUP = 1 << 39  # the forward of an embedding
 
 
 _OPTIMIZER_FILE = (
@@ -102,6 +104,8 @@ TABLE: tuple[Entry, ...] = (
     Entry(Sign.ENTRY, r"^(<module>|_run_module_as_main|_run_code|_bootstrap|_bootstrap_inner)$", python=True),
     Entry(Sign.CONVOLUTION, r"^(_conv_forward|conv(_transpose)?[123]d)$", python=True),
     Entry(Sign.FORWARD, r"^(forward|_call_impl|_wrapped_call_impl)$|^torch_dynamo_resume_in_forward", python=True),
+    Entry(Sign.LOOKUP, r"^forward$", r"torch[/\\]nn[/\\]modules[/\\]sparse\.py$", python=True),
+    Entry(Sign.PROJECTION, r"^forward$", r"torch[/\\]nn[/\\]modules[/\\]linear\.py$", python=True),
     Entry(Sign.MODULE_MOVE, r"^(_apply|to|cuda|half|bfloat16|to_empty)$", _MODULE_FILE, python=True),
     Entry(Sign.MODULE_MOVE, r"^(to|cuda)$", r"(modeling_utils|accelerator|big_modeling)\.py$", python=True),
     Entry(Sign.MODULE_INIT, r"^(__init__|reset_parameters)$", python=True),

@@ -33,7 +33,19 @@ def read_stacks(stacks: Stacks) -> StackSigns:
     whole = _are_whole(stacks, by_frame)
     for index, stack in enumerate(stacks.stacks):
         signs[index] = _combine([by_frame[frame] for frame in stack], whole)
+    signs[_moves_a_buffer(stacks, by_frame)] |= Sign.BUFFER
     return StackSigns(signs=signs)
+
+
+def _moves_a_buffer(stacks: Stacks, by_frame: Sequence[int]) -> list[int]:
+    """Module._apply moves its parameters on one line, and its buffers on one further down, in every version of it."""
+    line: dict[int, int] = {}
+    for index, stack in enumerate(stacks.stacks):
+        innermost = next((frame for frame in stack if stacks.frames[frame].name == "_apply"), None)
+        if innermost is not None and by_frame[innermost] & Sign.MODULE_MOVE:
+            line[index] = stacks.frames[innermost].line
+    lines = set(line.values())
+    return [index for index, each in line.items() if len(lines) > 1 and each == max(lines)]
 
 
 def _are_whole(stacks: Stacks, by_frame: Sequence[int]) -> bool:
