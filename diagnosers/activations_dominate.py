@@ -6,26 +6,32 @@ What it means
 
 Evidence used
     Recorded categories and modules; in a bare snapshot the forward frames of each block, and for older blocks the
-    phase that freed them. Bytes are grouped by the user's line and by module, layers joined.
+    phase that freed them. Bytes are grouped by the user's line and by module, layers joined. Graphs of several forwards
+    that wait for one backward are counted, where each forward has an input of its own.
 
 Example
     A 2.7B transformer at context 512 keeps 28 GiB of activations at the top of forward, 40 % of its peak.
 
 Known limits
-    A block that a forward makes and does not save for backward counts as long as it lives. Recomputation of
-    activation checkpointing is known from its frames.
+    What a forward drops again before it ends is not among them (OOM024); in a first forward that fails half way nobody
+    knows yet what it would have kept. Recomputation of activation checkpointing is known from its frames.
 
 What the remedies change
     activation-checkpointing keeps the inputs of blocks and computes the rest again (about a third more time per
     step); gradient-accumulation and a smaller batch divide them; mixed-precision halves most of them;
-    flash-attention removes the scores.
+    flash-attention removes the scores. Losses that are summed up for one backward: call `backward()` for each, which
+    frees its graph before the next is made; the gradients add up by themselves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+import numpy as np
+
+from .attribution.facts import gather
+from .attribution.phases import BACKWARD, FORWARD, run_starts
 from .call_sites import like_module, module_label
-from .interface import Case, Category, Claim
-from .judging import bytes_of, claim, held_by_line, is_largest, named_elsewhere, share
+from .interface import Case, Category, Claim, DeviceProfile, LiveBlock
+from .judging import bytes_of, claim, held_by_line, is_largest, named_elsewhere, of_kind, share
 from .text import moment, percent, size
 
 CODE = "OOM004"
@@ -36,7 +42,7 @@ MAX_MODULES = 3
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
-    blocks = case.live(Category.ACTIVATION)
+    blocks = of_kind(case, Category.ACTIVATION)
     total = bytes_of(blocks.values())
     part = share(case.profile, total)
     if part < thresholds["min_share"] or not is_largest(case, total):
@@ -53,4 +59,31 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     ]
     evidence += named_elsewhere(case, Category.ACTIVATION, total)
     title = f"Activations hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
-    return claim(case, blocks, title, thresholds, evidence)
+    forwards = _waiting(case.profile, blocks)
+    if forwards < thresholds["min_waiting"]:
+        return claim(case, blocks, title, thresholds, evidence)
+    evidence.insert(0, f"the graphs of {forwards} forwards, each with an input of its own, wait for one backward")
+    first = "gradient-accumulation"
+    return claim(case, blocks, title, thresholds, evidence, (first, *(name for name in REMEDIES if name != first)))
+
+
+def _waiting(profile: DeviceProfile, blocks: Mapping[int, LiveBlock]) -> int:
+    """From how many calls the line that holds most has tensors, if as many inputs were made; else 0."""
+    facts = gather(profile.snapshot, profile.device_snapshot)
+    starts, backwards = run_starts(facts.phases, FORWARD), run_starts(facts.phases, BACKWARD)
+
+    def calls(births: Iterable[int]) -> int:
+        return len(set(np.searchsorted(starts, sorted(births), side="right").tolist()))
+
+    by_stack: dict[tuple[int, int], list[LiveBlock]] = {}
+    for block in blocks.values():
+        if block.birth >= 0 and block.birth_phase == "forward":
+            before = int(np.searchsorted(backwards, block.birth))
+            by_stack.setdefault((before, block.stack), []).append(block)
+    if not by_stack:
+        return 0
+    (before, _), most = max(by_stack.items(), key=lambda item: bytes_of(item[1]))
+    inputs = [b.birth for b in profile.live if b.category is Category.INPUT and b.birth >= 0]
+    inputs = [birth for birth in inputs if int(np.searchsorted(backwards, birth)) == before]
+    forwards = calls(block.birth for block in most)
+    return forwards if calls(inputs) >= forwards - 1 else 0

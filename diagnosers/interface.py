@@ -68,6 +68,7 @@ class LiveBlock:
     module: str | None  # recorded module path
     birth_phase: str | None = None  # in the words of `Mark`; None = older than the trace
     signs: int = 0  # what its stack says: bits of attribution.signs.Sign
+    passing: bool = False  # an activation that is dropped before any backward: no graph keeps it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

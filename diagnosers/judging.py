@@ -79,15 +79,25 @@ def severity(profile: DeviceProfile, part: float, limits: Mapping[str, float]) -
 
 def is_largest(case: Case, mine: int) -> bool:
     """No other category has more bytes left to explain."""
-    sums: dict[str, int] = {}
+    sums: dict[Category, int] = {}
     for block in case.live().values():
-        sums[block.category.value] = sums.get(block.category.value, 0) + block.requested_bytes
+        sums[kind_of(block)] = sums.get(kind_of(block), 0) + block.requested_bytes
     return mine >= max(sums.values(), default=0)
 
 
-def named_elsewhere(case: Case, category: Category, mine: int) -> list[str]:
-    """What of a category other findings have blamed already, so that the numbers of a report add up."""
-    rest = case.profile.bytes_of(category) - mine
+def kind_of(block: LiveBlock) -> Category:
+    """The category; of what a forward drops on its way, that of everything short-lived."""
+    return Category.TEMPORARY if block.passing else block.category
+
+
+def of_kind(case: Case, kind: Category) -> dict[int, LiveBlock]:
+    """What no other finding has blamed yet."""
+    return {index: block for index, block in case.live().items() if kind_of(block) is kind}
+
+
+def named_elsewhere(case: Case, kind: Category, mine: int) -> list[str]:
+    """What of a kind other findings have blamed already, so that the numbers of a report add up."""
+    rest = bytes_of(block for block in case.profile.live if kind_of(block) is kind) - mine
     return [f"{size(rest)} more of this kind are named by other findings"] if rest > 0.01 * mine else []
 
 

@@ -17,7 +17,8 @@ Known limits
 
 What the remedies change
     bucket-by-length: cut or filter the sample, limit tokens per batch, and start with the longest batch so that it
-    fails at once. activation-checkpointing lowers every step.
+    fails at once. activation-checkpointing lowers every step. compute-in-chunks where what grows is dropped again in
+    the forward itself: one image with hundreds of boxes to match.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ from .text import size
 
 CODE = "OOM021"
 NAME = "outlier-batch"
-REMEDIES = ("bucket-by-length", "activation-checkpointing", "gradient-accumulation")
+REMEDIES = ("bucket-by-length", "activation-checkpointing", "gradient-accumulation", "compute-in-chunks")
 
 
 def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
@@ -55,4 +56,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     step = profile.oom.step if profile.oom.step is not None else profile.steps[done - 1].step + 1
     title = f"Step {step} needs {now / usual:.1f} times the usual: {size(now)} instead of {size(int(usual))}"
     evidence = [f"median of {len(before)} steps, above the {size(base)} that live between steps"]
-    return claim(case, blocks, title, thresholds, evidence)
+    if 2 * bytes_of(block for block in blocks.values() if block.passing) >= total:
+        evidence.append("most of it is dropped before the forward ends: no graph keeps it")
+        return claim(case, blocks, title, thresholds, evidence, (REMEDIES[-1], REMEDIES[0]))
+    return claim(case, blocks, title, thresholds, evidence, REMEDIES[:-1])

@@ -26,6 +26,7 @@ from collections.abc import Mapping
 
 from .interface import Case, Category, Claim, DeviceProfile
 from .judging import bytes_of, claim, is_largest, share
+from .lookup_table import largest_matrix
 from .text import moment, percent, size
 
 CODE = "OOM001"
@@ -53,18 +54,9 @@ def _one_table(profile: DeviceProfile, sizes: set[int], total: int, thresholds: 
         return []
     if not rest or largest < thresholds["one_table_ratio"] * rest[0]:
         return []
-    rows, columns = _matrix(profile, largest)
-    guess = ": a vocabulary table?" if columns and rows >= thresholds["table_rows_per_column"] * columns else ""
-    shape = f" ({rows:,} x {columns:,})" if columns else ""
-    return [f"one weight alone{shape} has {size(largest)}, {percent(largest / total)} of them{guess}"]
-
-
-def _matrix(profile: DeviceProfile, nbytes: int) -> tuple[int, int]:
-    """Rows and columns of the largest parameter of the job, if it is a matrix of `nbytes`; else zeros."""
-    facts = profile.snapshot.recording.facts.get("parameters") if profile.snapshot.recording else None
-    if not isinstance(facts, Mapping) or facts.get("largest_bytes") != nbytes:
-        return 0, 0
-    shape = facts.get("largest_shape")
-    if not isinstance(shape, (list, tuple)) or len(shape) != 2 or not all(isinstance(each, int) for each in shape):
-        return 0, 0
-    return shape[0], shape[1]
+    table = largest_matrix(profile)
+    if table is None or table.bytes != largest:
+        return [f"one weight alone has {size(largest)}, {percent(largest / total)} of them"]
+    guess = ": a vocabulary table?" if table.rows >= thresholds["table_rows_per_column"] * table.columns else ""
+    shape = f"({table.rows:,} x {table.columns:,})"
+    return [f"one weight alone {shape} has {size(largest)}, {percent(largest / total)} of them{guess}"]

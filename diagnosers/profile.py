@@ -41,6 +41,7 @@ from .interface import (
     Oom,
     Peak,
 )
+from .passing import passing
 
 # A category whose bytes were recorded but for so small a share counts as recorded: a loss scalar between two phases.
 NEGLIGIBLE = 0.001
@@ -77,7 +78,7 @@ def profile_device(snapshot: Snapshot, device: DeviceSnapshot, rank: int = 0) ->
     moment = int(ooms[-1]) if failed else whole.peak_event
     lines = Lines(snapshot)
     found = attribute(snapshot, device, moment, facts)
-    blocks = _live_blocks(facts, found, sizes, recorded)
+    blocks = _live_blocks(snapshot, facts, found, sizes, recorded)
     oom = _oom(device, moment, blocks, reserved, lines, recorded, facts, boundaries) if failed else None
     return DeviceProfile(
         rank=rank,
@@ -162,9 +163,10 @@ def _first_step(recorded: DeviceRecording | None) -> int:
 
 
 def _live_blocks(
-    facts: Facts, found: Sequence[Attributed], sizes: BlockSizes, recorded: DeviceRecording | None
+    snapshot: Snapshot, facts: Facts, found: Sequence[Attributed], sizes: BlockSizes, recorded: DeviceRecording | None
 ) -> tuple[LiveBlock, ...]:
     lives = facts.lives
+    dropped = passing(facts, [each.row for each in found if each.category is Category.ACTIVATION], _serves(snapshot))
     blocks = [
         LiveBlock(
             address=int(lives.address[each.row]),
@@ -180,10 +182,19 @@ def _live_blocks(
             module=each.module,
             birth_phase=_birth_phase(facts, each.row, recorded),
             signs=int(facts.signs[each.row]),
+            passing=each.row in dropped,
         )
         for each in found
     ]
     return tuple(sorted(blocks, key=lambda block: (-block.requested_bytes, block.address)))
+
+
+def _serves(snapshot: Snapshot) -> bool | None:
+    """Whether the recorded job trains nothing; None without a recording."""
+    if snapshot.recording is None:
+        return None
+    facts = snapshot.recording.facts
+    return not facts.get("optimizers") and facts.get("training_mode") is not True
 
 
 def _birth_phase(facts: Facts, row: int, recorded: DeviceRecording | None) -> str | None:

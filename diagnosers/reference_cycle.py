@@ -41,7 +41,8 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     if not isinstance(told, Mapping):
         return None
     addresses = _all(told.get("addresses"), int)
-    blocks = {index: block for index, block in case.live().items() if block.address in addresses}
+    ends = len(profile.device_snapshot.trace)  # the question was asked at the end: an address may be used again
+    blocks = {index: b for index, b in case.live().items() if b.address in addresses and b.death >= ends}
     total = bytes_of(blocks.values())
     part = share(profile, total)
     if total < thresholds["min_bytes"] or part < thresholds["min_share"]:

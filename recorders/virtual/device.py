@@ -192,7 +192,10 @@ class VirtualDevice:
         if self._late:
             self._free_late()
         if error is not None:
-            raise error  # outside the handler: no exception of ours in the script's traceback
+            try:
+                raise error  # outside the handler: no exception of ours in the script's traceback
+            finally:
+                del error  # else this frame and the exception keep each other, and what a kernel holds that goes on
         self.allocations += 1
         if span is not None:
             self.bands[index].came(address, *span)

@@ -91,6 +91,23 @@ CASES = [
     ("input_gradients", 1500, "OOM014", "offload-outputs"),
     ("scaler_fp16", 2500, "OOM007", "fused-optimizer"),
     ("two_models", 900, "OOM023", "copy-to-host"),
+    # threads whose cause was settled; the address is in the script
+    ("all_pairs", 6000, "OOM024", "compute-in-chunks"),
+    ("anchor_boxes", 1600, "OOM021", "compute-in-chunks"),
+    ("anchor_boxes", 40_000, "OOM024", "compute-in-chunks"),
+    ("chat_turns", 40_000, "OOM017", "release-caches"),
+    ("decode_whole", 40_000, "OOM024", "compute-in-chunks"),
+    ("dense_embedding", 2100, "OOM003", "sparse-gradients"),
+    ("eval_checkpointing", 1500, "OOM004", "activation-checkpointing"),
+    ("finished_requests", 200, "OOM017", "release-caches"),
+    ("folds", 1000, "OOM023", "release-models"),
+    ("log_probabilities", 1500, "OOM008", "chunked-loss"),
+    ("losses_of_a_batch", 900, "OOM004", "gradient-accumulation"),
+    ("render_all_rays", 40_000, "OOM024", "compute-in-chunks"),
+    ("replay_on_gpu", 100, "OOM014", "offload-outputs"),
+    ("transducer", 1700, "OOM008", "chunked-loss"),
+    ("whole_image", 6000, "OOM024", "compute-in-chunks"),
+    ("windows", 40_000, "OOM024", "compute-in-chunks"),
 ]
 # Cases that no script on the virtual GPU shows, and why: what stands for them instead.
 NOT_RUN = {
