@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .attribution.facts import Facts
-from .attribution.phases import BACKWARD, FORWARD, OPTIMIZER
+from .attribution.phases import BACKWARD, FORWARD, OPTIMIZER, run_starts
 from .attribution.signs import Sign
 
 # Of the bytes that one stack made before: with less than this kept, what it makes now is in passing.
@@ -30,7 +30,8 @@ def passing(facts: Facts, rows: Sequence[int], serves: bool | None) -> frozenset
     kept = np.where(in_backward, facts.rounds >= 1, facts.outlives_run)
     told = ~(facts.never_freed & facts.run_cut)
     before = _kept_share(facts, kept, told & (facts.lives.alloc_stack >= 0))
-    only = not np.isin(facts.phases.phase, (BACKWARD, OPTIMIZER)).any() and not (facts.signs & _TRAINS).any()
+    trains = np.isin(facts.phases.phase, (BACKWARD, OPTIMIZER)).any() or (facts.signs & _TRAINS).any()
+    only = not trains and len(run_starts(facts.phases, FORWARD)) > 1  # one that was cut may have had a backward to come
     serves = (only if serves is None else serves) and not _keeps_a_graph(facts)
     found = []
     for row in rows:

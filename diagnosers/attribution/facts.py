@@ -33,6 +33,7 @@ class BlockFacts(NamedTuple):
     meets_backward: bool  # alive when the next backward starts
     after_forward: bool  # the phase before its birth was a forward
     feeds_forward: bool  # made before a forward by a line that does so in every round, gone before the next but one
+    before_forward: bool  # the phase after its birth is a forward
     before_backward: bool  # the phase after its birth is a backward, or the recording ends before any
     framed: bool  # has a stack at all
     freed_where_born: bool  # the operator that made it dropped it
@@ -64,6 +65,7 @@ class Facts:
     meets_backward: NDArray[np.bool_]
     after_forward: NDArray[np.bool_]
     feeds_forward: NDArray[np.bool_]
+    before_forward: NDArray[np.bool_]
     before_backward: NDArray[np.bool_]
     scratch: NDArray[np.bool_]
     rounds: NDArray[np.int64]
@@ -94,6 +96,7 @@ class Facts:
             bool(self.meets_backward[row]),
             bool(self.after_forward[row]),
             bool(self.feeds_forward[row]),
+            bool(self.before_forward[row]),
             bool(self.before_backward[row]),
             int(self.lives.alloc_stack[row]) >= 0,
             int(self.places[self.lives.alloc_stack[row]]) == int(self.places[self.lives.free_stack[row]]) >= 0,
@@ -177,6 +180,7 @@ def _columns(
         meets_backward=_meets(phases, birth, death, BACKWARD),
         after_forward=_preceded_by(phases, birth, FORWARD),
         feeds_forward=_feeds_forward(phases, lives, birth_phase, place),
+        before_forward=_followed_by(phases, birth, FORWARD),
         before_backward=_followed_by(phases, birth, BACKWARD),
         scratch=_freed_next(trace, lives) & bool((signs.signs & Sign.CONVOLUTION).any()),
         rounds=_rounds(trace, phases, backwards, birth, death),

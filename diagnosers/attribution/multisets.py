@@ -15,6 +15,7 @@ AGREEING_BYTES = 0.985
 AGREEING_CLASSES = 3
 CONTRADICTING_BLOCKS = 5
 WHOLE = 0.1  # blocks of the same size that are no parameters: one in ten
+MOST_COPIES = 6  # parameters, gradients, two moments, and two averages or references
 ABSENT = 0.9  # of the unit's bytes, in sizes that no block has: nothing holds the unit
 
 
@@ -46,6 +47,7 @@ def copies_of(unit: Sizes, blocks: Sizes) -> int:
     if bytes_of(unit) == 0:
         return 0
     votes = votes or rounded
+    votes = Counter({ratio: n for ratio, n in votes.items() if ratio <= MOST_COPIES}) or votes
     if votes[0] < ABSENT * bytes_of(unit):
         del votes[0]
     return max(votes, key=lambda ratio: (votes[ratio], -ratio), default=0)

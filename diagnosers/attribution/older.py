@@ -11,9 +11,18 @@ from ..interface import Category
 from .facts import Facts, older_in_flight
 from .gradients import alive_at_once
 from .multisets import Copies, bytes_of, common_factor, copies_of, deal, most_moments, name_copies, split_copies, wanted
-from .phases import BACKWARD, FORWARD, OPTIMIZER
+from .phases import BACKWARD, FORWARD, OPTIMIZER, OTHER, run_starts
 from .pieces import buckets, flattened
-from .rules import DROPPED_BY_PYTHON, HOPPER_WORKSPACE_BYTES, IN_BUCKETS, OLDER, RECORDED, Verdict, judge
+from .rules import (
+    DROPPED_BY_PYTHON,
+    FREED_BY_BACKWARD,
+    HOPPER_WORKSPACE_BYTES,
+    IN_BUCKETS,
+    OLDER,
+    RECORDED,
+    Verdict,
+    judge,
+)
 from .signs import Sign
 
 # A size class is an old graph rather than parameters when the recorded forward keeps at least this share as many
@@ -22,6 +31,8 @@ OLD_GRAPH_SHARE = 0.6
 HALF = 0.5
 # Of the bytes in DDP's buckets: fewer gradients beside them are of other tensors, and those of the model are views.
 FEW_GRADIENTS = 0.1
+# Of the blocks that a forward saves, those that it was given.
+FEW_INPUTS = 0.1
 # Fewer blocks of one size than this are not "repeated by layer".
 REPEATED_BLOCKS = 3
 
@@ -45,6 +56,7 @@ def judge_older(facts: Facts, gradients: Mapping[int, int]) -> OlderBlocks:
         found = judge(facts.of(row), OLDER)
         if found is not None:
             verdicts[row] = found
+    _inputs(facts, [r for r, v in verdicts.items() if v.reason == FREED_BY_BACKWARD], verdicts)
     _twins(facts, [r for r, v in verdicts.items() if v.reason == DROPPED_BY_PYTHON], verdicts)
     _hopper_workspace(facts, rows, verdicts)
     _buckets(facts, [row for row in rows.tolist() if row not in verdicts], verdicts, gradients)
@@ -80,6 +92,36 @@ def _twins(facts: Facts, rows: list[int], verdicts: dict[int, Verdict]) -> None:
         votes = told.get((int(place[row]), int(facts.requested[row])), Counter[Category]()).most_common(1)
         if votes and votes[0][0] is not Category.ACTIVATION:
             verdicts[row] = Verdict(votes[0][0], 0.5, "dropped by the line that makes or drops such blocks every round")
+
+
+def _inputs(facts: Facts, rows: list[int], verdicts: dict[int, Verdict]) -> None:
+    """What backward frees is the graph of its forward, and that begins with the inputs.
+
+    Where the recording has the whole of that forward, older blocks in its graph are few, and no activations. Else as
+    many of a size as later rounds make for each forward: they are the last that backward frees.
+    """
+    starts = run_starts(facts.phases, BACKWARD)
+    if not rows or not len(starts):
+        return
+    lives, first = facts.lives, int(starts[0])
+    saved = ~facts.older & (facts.birth_phase == FORWARD) & (lives.birth < first) & (facts.death_phase == BACKWARD)
+    if len(rows) <= max(1, int(FEW_INPUTS * (saved & ~facts.never_freed).sum())) < (saved & ~facts.never_freed).sum():
+        inputs = rows
+    else:
+        given = (facts.birth_phase == OTHER) & ~facts.older & facts.before_forward & ~facts.after_forward
+        given &= facts.feeds_forward | (~facts.never_freed & (facts.death_phase == BACKWARD))
+        made = np.flatnonzero(given & np.isin(facts.requested, facts.requested[rows]))
+        rounds = np.searchsorted(starts, lives.birth[made]).tolist()
+        most: dict[int, int] = {}
+        for (size, _), number in Counter(zip(facts.requested[made].tolist(), rounds, strict=True)).items():
+            most[size] = max(most.get(size, 0), number)
+        inputs = []
+        for row in sorted(rows, key=lambda r: -int(lives.free_requested[r])):
+            if most.get(int(facts.requested[row]), 0) > 0:
+                most[int(facts.requested[row])] -= 1
+                inputs.append(row)
+    for row in inputs:
+        verdicts[row] = Verdict(Category.INPUT, 0.5, "older than the forward whose graph holds it")
 
 
 def _hopper_workspace(facts: Facts, rows: NDArray[np.int64], verdicts: dict[int, Verdict]) -> None:

@@ -17,6 +17,7 @@ CUBLAS_WORKSPACE_BYTES = 8_519_680  # below sm_90: 4096 KiB x 2 + 16 KiB x 8 (CU
 HOPPER_WORKSPACE_BYTES = 33_554_432  # sm_90 and later
 BUILT = "made while the model was built, long lived"
 IN_BUCKETS = "no backward leaves gradients: they are views of DDP's buckets"
+FREED_BY_BACKWARD = "older than the recording, freed by backward"
 DROPPED_BY_PYTHON = "older than the recording, dropped by a line of Python"
 
 
@@ -136,6 +137,8 @@ def around_backward(block: BlockFacts) -> Verdict | None:
     if block.feeds_forward:
         return Verdict(Category.INPUT, 0.5, "made before each forward, by the same line")
     if not block.never_freed and block.death_phase == BACKWARD:
+        if block.before_forward and not block.after_forward:
+            return Verdict(Category.INPUT, 0.5, "made before a forward, freed by its backward")
         return Verdict(Category.ACTIVATION, 0.6, "freed by backward")
     if block.after_forward and block.before_backward:
         return Verdict(Category.ACTIVATION, 0.6, "between a forward and its backward")
@@ -182,7 +185,7 @@ def freed_after_recording_began(block: BlockFacts) -> Verdict | None:
     if block.rounds > 1:
         return None  # no graph outlives the iteration after its own
     if block.death_phase == BACKWARD:
-        return Verdict(Category.ACTIVATION, 0.9, "older than the recording, freed by backward")
+        return Verdict(Category.ACTIVATION, 0.9, FREED_BY_BACKWARD)
     if block.free_signs & Sign.PYTHON:
         return Verdict(Category.ACTIVATION, 0.8, DROPPED_BY_PYTHON)
     return None
