@@ -58,7 +58,8 @@ def _earlier_rounds(case: Case, thresholds: Mapping[str, float]) -> Claim | None
     backwards = run_starts(facts.phases, BACKWARD)
     rounds: dict[int, dict[int, list[LiveBlock]]] = {}  # stack -> backwards before -> blocks
     for block in case.live(Category.PARAMETER, Category.BUFFER).values():
-        if block.birth >= 0 and block.stack >= 0 and block.birth_phase != "optimizer":
+        copied = block.signs & Sign.COPY or block.birth_phase == "optimizer"
+        if block.birth >= 0 and block.stack >= 0 and not copied:
             before = int(np.searchsorted(backwards, block.birth))
             rounds.setdefault(block.stack, {}).setdefault(before, []).append(block)
     newest = max((max(mine) for mine in rounds.values() if len(mine) >= thresholds["min_rounds"]), default=None)

@@ -33,6 +33,8 @@ HALF = 0.5
 FEW_GRADIENTS = 0.1
 # Of the blocks that a forward saves, those that it was given.
 FEW_INPUTS = 0.1
+# What an evaluation makes in a forward is gone after so many more, unless something keeps it.
+MANY_FORWARDS = 3
 # Fewer blocks of one size than this are not "repeated by layer".
 REPEATED_BLOCKS = 3
 
@@ -281,10 +283,8 @@ def _deal_classes(
 
 def _left_behind(facts: Facts, rows: list[int], verdicts: dict[int, Verdict]) -> None:
     """A leak is older than the recording too: what the recorded rounds leave behind tells what earlier ones left."""
-    kept = ~facts.older & facts.never_freed & (facts.rounds >= 1) & (facts.birth_phase != BACKWARD)
-    kept &= (facts.birth_phase != OPTIMIZER) & np.isin(facts.requested, facts.requested[rows])
     votes: dict[int, Counter[Category]] = {}
-    for row in np.flatnonzero(kept).tolist():
+    for row in _leftovers(facts, rows):
         found = judge(facts.of(row), RECORDED)
         category = Category.UNKNOWN if found is None else found.category
         votes.setdefault(int(facts.requested[row]), Counter())[category] += 1
@@ -292,6 +292,18 @@ def _left_behind(facts: Facts, rows: list[int], verdicts: dict[int, Verdict]) ->
         told = votes.get(int(facts.requested[row]))
         if told and told.most_common(1)[0][0] is not Category.UNKNOWN:
             verdicts[row] = Verdict(told.most_common(1)[0][0], 0.5, "of a size that every recorded round leaves behind")
+
+
+def _leftovers(facts: Facts, rows: list[int]) -> list[int]:
+    """Recorded blocks of the sizes of `rows` that outlive their round: its backward, or several forwards without."""
+    forwards = run_starts(facts.phases, FORWARD)
+    lasted = np.searchsorted(forwards, facts.lives.death) - np.searchsorted(forwards, facts.lives.birth, side="right")
+    evaluated = (facts.birth_phase == FORWARD) & ~facts.meets_backward & (lasted >= MANY_FORWARDS)
+    kept = (facts.never_freed & (facts.rounds >= 1)) | (facts.rounds >= 2) | evaluated
+    kept &= ~facts.older & (facts.birth_phase != BACKWARD)
+    kept &= (facts.birth_phase != OPTIMIZER) & np.isin(facts.requested, facts.requested[rows])
+    found: list[int] = np.flatnonzero(kept).tolist()
+    return found
 
 
 def _cast_sizes(facts: Facts) -> set[int]:
