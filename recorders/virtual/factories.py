@@ -77,6 +77,11 @@ def _of_data(original: Callable[..., torch.Tensor], *, copies: bool) -> Callable
         device = _asked(kwargs)
         if isinstance(data, torch.Tensor) and not inside.depth:
             return _of_tensor(data, copies, device if "device" in kwargs else None, args, kwargs)
+        if isinstance(data, (list, tuple)) and not inside.depth:
+            dtypes: set[torch.dtype] = set()
+            data = _read(data, dtypes)
+            if dtypes and not args and kwargs.get("dtype") is None:
+                kwargs["dtype"] = functools.reduce(torch.promote_types, dtypes)
         if device is None or device.type == "cpu" or inside.depth:
             return original(data, *args, **kwargs)
         grad = kwargs.pop("requires_grad", False)
@@ -84,6 +89,18 @@ def _of_data(original: Callable[..., torch.Tensor], *, copies: bool) -> Callable
         return made.requires_grad_() if grad else made
 
     return factory
+
+
+def _read(data: Any, dtypes: set[torch.dtype]) -> Any:
+    """Virtual tensors among nested lists as the numbers that CUDA would copy to the host, one by one."""
+    if isinstance(data, torch.Tensor):
+        if not data.is_cuda:
+            return data
+        dtypes.add(data.dtype)
+        return data.tolist()
+    if isinstance(data, (list, tuple)) and any(isinstance(each, (torch.Tensor, list, tuple)) for each in data):
+        return [_read(each, dtypes) for each in data]
+    return data
 
 
 def _of_tensor(

@@ -31,6 +31,7 @@ from .private import (
     no_dispatch,
     raw_is_meta,
     raw_storage,
+    saved_tensor_hooks,
     sequence_number,
     storage_use_count,
 )
@@ -112,7 +113,8 @@ class Fusion:
         torch.set_autocast_cache_enabled(False)  # compiled code casts a weight where it is used
         self._depth += 1
         try:
-            if self._depth == 1 and torch.is_grad_enabled():
+            # what stands around (a checkpoint, say) keeps what compiled code saves in its own way
+            if self._depth == 1 and torch.is_grad_enabled() and saved_tensor_hooks(False) is None:
                 with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
                     yield
             else:

@@ -100,6 +100,8 @@ _key_set: Any = _named("_C.DispatchKeySet")
 # single functions
 sdp_priority_order: Callable[[], list[int]] = _named("_C._get_sdp_priority_order", instead=list)
 make_wrapper_subclass: Callable[..., torch.Tensor] = _named("Tensor._make_wrapper_subclass")
+saved_tensor_hooks: Callable[[bool], Any] = _named("_C._autograd._top_saved_tensors_default_hooks")
+
 # what checkpointing keeps of the operations that a policy saves, and the hook that sees what autograd would have saved
 sac_entry: Any = _named("utils.checkpoint._VersionWrapper", instead=None)
 checkpoint_hook: Any = _named("utils.checkpoint._checkpoint_hook", instead=None)
@@ -242,6 +244,12 @@ def _counts_nodes() -> bool:
     return bool(begin <= node._sequence_nr() < sequence_number())
 
 
+def _sees_hooks() -> bool:
+    hooks: Any = torch.autograd.graph.saved_tensors_hooks
+    with hooks(str, str):
+        return bool(saved_tensor_hooks(False)[0] is str)
+
+
 def _sees_through_vmap() -> bool:
     seen: list[bool] = []
 
@@ -299,6 +307,7 @@ _HOLDS: dict[str, Callable[[], bool]] = {
     "torch._C._AutoDispatchBelowAutograd": _runs_below_autograd,
     "queue_callback": _is_called_behind_backward,
     "torch._C._autograd._get_sequence_nr": _counts_nodes,
+    "torch._C._autograd._top_saved_tensors_default_hooks": _sees_hooks,
     "torch._C._functorch": _sees_through_vmap,
     "the stack of function modes": _sees_device_contexts,
     "torch._C._storage_Use_Count": _counts_references,

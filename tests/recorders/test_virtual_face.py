@@ -62,6 +62,17 @@ def test_data_given_to_a_factory_is_allocated_once(gpu: Session) -> None:
     assert torch.tensor(x.detach()).data_ptr() != x.data_ptr()
 
 
+def test_a_tensor_of_numbers_on_the_gpu_reads_them(gpu: Session) -> None:
+    """As on a GPU, each is copied to the host; the type is theirs, also within a context that names a device."""
+    numbers = [torch.tensor(1.5, device="cuda"), torch.tensor(2.5, device="cuda")]
+    with torch.device("cuda"):
+        assert torch.tensor(numbers).is_cuda
+    made = torch.tensor([numbers, numbers])
+    assert made.device.type == "cpu"
+    assert made.tolist() == [[1.5, 2.5]] * 2
+    assert made.dtype is torch.float32
+
+
 def test_default_device_and_device_context(gpu: Session) -> None:
     with torch.device("cuda"):
         assert torch.ones(2).is_cuda

@@ -181,6 +181,17 @@ def test_the_gradients_of_a_graph_are_added_together(gpu: Session) -> None:
     assert peaks == [1, 8]
 
 
+def test_a_checkpoint_around_compiled_code_keeps_its_input_only(gpu: Session) -> None:
+    model = torch.compile(Mlp().cuda())
+    model(values(requires_grad=True)).sum().backward()  # the library's workspaces
+    model.zero_grad(set_to_none=False)
+    x = values(requires_grad=True)
+    with kept(BYTES):  # the result
+        y = checkpoint(model, x, use_reentrant=False)
+    y.sum().backward()
+    assert x.grad is not None
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_a_policy_saves_is_kept_if_backward_reads_it(gpu: Session, compiled: bool) -> None:
     """Of two products, the second only goes into the sum that the block returns."""
