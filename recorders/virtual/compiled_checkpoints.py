@@ -66,10 +66,25 @@ def _hook(session: "Session") -> Any:
     return Hook
 
 
+def _reentrant(session: "Session", original: Any) -> Any:
+    class Reentrant(original):  # type: ignore[misc]  # as above
+        """Compiled code has one kind of checkpoint: what to compute again is a mark on the nodes of its graph."""
+
+        @staticmethod
+        def apply(function: Any, preserve: bool, *args: Any) -> Any:
+            fusion = session.tracker.fusion
+            if fusion is None or not fusion.running():
+                return original.apply(function, preserve, *args)
+            return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=False, preserve_rng_state=preserve)
+
+    return Reentrant
+
+
 def install(held: Patches, session: "Session") -> None:
-    """torch.utils.checkpoint's two classes until `held` is restored."""
+    """torch.utils.checkpoint's three classes until `held` is restored."""
     import torch.utils.checkpoint as checkpoint
 
+    held.set(checkpoint, "CheckpointFunction", _reentrant(session, checkpoint.CheckpointFunction))
     if sac_entry is not None and checkpoint_hook is not None:
         held.set(checkpoint, sac_entry.__name__, _entry(session))
         held.set(checkpoint, checkpoint_hook.__name__, _hook(session))

@@ -140,6 +140,10 @@ class Fusion:
         self._starts.append(start)
         self._ends.append(end)
 
+    def running(self) -> bool:
+        """Whether compiled code runs, forward."""
+        return self._depth > 0
+
     def at_end(self, settle: Callable[[dict[int, StorageRecord]], None]) -> None:
         """At the end of the run of compiled code that is under way, call `settle` with what its backward needs."""
         if self._depth:

@@ -108,6 +108,7 @@ def asking_for_meta() -> Iterator[None]:
 
 
 def _died(record: "StorageRecord") -> None:
+    record.deferred = None  # whoever still lists the record must not keep what it was to be computed from
     if RECORDS.get(record.key) is not record:
         return
     del RECORDS[record.key]

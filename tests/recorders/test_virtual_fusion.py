@@ -181,6 +181,37 @@ def test_the_gradients_of_a_graph_are_added_together(gpu: Session) -> None:
     assert peaks == [1, 8]
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_compiled_code_has_one_kind_of_checkpoint(gpu: Session, reentrant: bool) -> None:
+    block = Mlp().cuda()
+    step = torch.compile(lambda x: checkpoint(block, x * 2, use_reentrant=reentrant).sum())
+    step(values(requires_grad=True)).backward()  # the library's workspaces
+    block.zero_grad(set_to_none=False)
+    x = values(requires_grad=True)
+    with kept(0):  # x * 2 is computed again as well
+        loss = step(x)
+    loss.backward()
+    assert x.grad is not None
+
+
+def test_what_was_never_needed_keeps_nothing(gpu: Session) -> None:
+    """The chain reads the product through a result that dies before the code ends."""
+    weight = torch.zeros(WIDTH, 4 * WIDTH, device="cuda")
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = torch.relu(x @ weight).view(ROWS, 4, WIDTH).amax(1)
+        return x
+
+    compiled = torch.compile(run)
+    compiled(values())  # the library's workspace
+    x = values()
+    before = live()
+    torch.cuda.reset_peak_memory_stats()
+    compiled(x)
+    assert torch.cuda.max_memory_allocated() - before <= 2 * 4 * BYTES + 2 * BYTES
+
+
 def test_a_checkpoint_around_compiled_code_keeps_its_input_only(gpu: Session) -> None:
     model = torch.compile(Mlp().cuda())
     model(values(requires_grad=True)).sum().backward()  # the library's workspaces
