@@ -70,6 +70,29 @@ def test_a_forward_below_the_engine_is_recomputation_and_a_backward_below_a_forw
     assert not penalty & Sign.RECOMPUTE
 
 
+def test_the_last_line_of_module_apply_moves_buffers() -> None:
+    """Parameters are moved on one line, buffers on one below it; what an RNN's own _apply makes is neither."""
+    child = Frame(SITE + "nn/modules/module.py", 933, "_apply")
+    parameter = Frame(SITE + "nn/modules/module.py", 964, "_apply")
+    buffer = Frame(SITE + "nn/modules/module.py", 1034, "_apply")
+    flattened = Frame(SITE + "nn/modules/rnn.py", 300, "_apply")
+    frames = (child, parameter, buffer, flattened)
+    signs = read_stacks(Stacks(frames=frames, stacks=((1, 0), (2, 0), (3, 0)))).signs[:3]
+    assert [bool(each & Sign.BUFFER) for each in signs] == [False, True, False]
+    alone = read_stacks(Stacks(frames=frames, stacks=((1, 0), (3, 0)))).signs[:2]
+    assert [bool(each & Sign.BUFFER) for each in alone] == [False, False]
+
+
+def test_a_function_named_for_a_cache_that_calls_the_model_is_none() -> None:
+    update = Frame("/venv/lib/python3.12/site-packages/transformers/cache_utils.py", 119, "update")
+    forward = Frame("/w/model.py", 3, "forward")
+    generate = Frame("/w/serve.py", 9, "generate_with_kv_cache")
+    stacks = Stacks(frames=(update, forward, generate), stacks=((0, 1, 2), (1, 2)))
+    cached, activation = read_stacks(stacks).signs[:2]
+    assert cached & Sign.KV_CACHE
+    assert not activation & Sign.KV_CACHE
+
+
 def test_the_innermost_and_the_outermost_user_line() -> None:
     frames = (
         Frame(SITE + "nn/functional.py", 10, "linear"),
