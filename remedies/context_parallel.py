@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..diagnosers.text import size
+from .autocast_rows import Kind, kinds_of
 from .batch_scaling import scales_with_batch, with_batch
 from .costs.parallel import context_parallel_factor
 from .estimating import Case, Change
@@ -29,9 +30,7 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     no = refused(case, NAME)
     if no is not None:
         return no
-    if not any(
-        "scaled_dot_product" in f.name or "ttention" in f.name for f in case.profile.snapshot.stacks.frames
-    ) and (not any("ttention" in name for name in case.facts.class_of.values())):
+    if not _attends(case):
         return NotApplicable(NAME, "no attention is seen: without it a sequence is split as a batch is")
     c = degree(case, 8)
     if c < 2:
@@ -54,3 +53,12 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         why=f"each of {c} GPUs computes 1/{c} of every sequence: {size(held)} of activations and inputs are shared",
         time_doubt="from keys and values sent behind attention to all of it seen",
     )
+
+
+def _attends(case: Case) -> bool:
+    """A frame, a class or a line of source that says so."""
+    names = {frame.name for frame in case.profile.snapshot.stacks.frames} | set(case.facts.class_of.values())
+    if any("scaled_dot_product" in name or "ttention" in name for name in names):
+        return True
+    kinds = kinds_of(case.timeline, case.facts.class_of, case.profile.snapshot.stacks)
+    return bool((kinds == Kind.ATTENTION).any())

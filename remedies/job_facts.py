@@ -7,6 +7,8 @@ from typing import Any
 
 from ..snapshots.model import Recording
 
+FSDP1 = "FullyShardedDataParallel"  # its parameters do not say that they are shards
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerFacts:
@@ -71,7 +73,7 @@ def read(recording: Recording | None) -> JobFacts:
             trainable_bytes=int(parameters.get("trainable_bytes", 0)),
             largest_parameter_bytes=int(parameters.get("largest_bytes", 0)),
             bytes_of_dtype=_sizes(parameters.get("bytes_of_dtype")),
-            sharded=bool(parameters.get("sharded")),
+            sharded=bool(parameters.get("sharded")) or FSDP1 in facts["modules"].values(),
             gathered_dtype=parameters.get("gathered_dtype"),
             parameter_bytes_of_module=_sizes(facts.get("parameter_bytes_of_module")),
             parameter_bytes_used_by_module=_sizes(facts.get("parameter_bytes_used_by_module")),

@@ -7,8 +7,8 @@ Costs: the gradients are reduce-scattered as backward makes them, the parameters
 bytes as data parallel training.
 Numerics: identical up to the order of sums.
 Conflicts: gradients accumulated over micro-batches are reduced in each of them; not beside FSDP.
-Frameworks: DeepSpeed ZeRO stage 2; FSDP1 `SHARD_GRAD_OP`. FSDP2's `reshard_after_forward=False` is near it: there the
-parameters are sharded between steps as well.
+Frameworks: DeepSpeed ZeRO stage 2. FSDP1's `SHARD_GRAD_OP` and FSDP2's `reshard_after_forward=False` go by the same
+name, and shard the parameters between steps as well: that is `fsdp` with `reshard_after_forward: false`.
 """
 
 from collections.abc import Mapping

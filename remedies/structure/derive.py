@@ -120,6 +120,7 @@ def _facts(timeline: Timeline, class_of: dict[str, str], blocks: tuple[str, ...]
     parameter_bytes = held.peak().bytes if len(held) else 0
     item = 2 if _needs_half(timeline.size[parameter]) else 4
     own = _parameters_of_modules(timeline)
+    frozen = _frozen_of_blocks(timeline, blocks)
     return JobFacts(
         known=True,
         inferred=True,
@@ -131,7 +132,7 @@ def _facts(timeline: Timeline, class_of: dict[str, str], blocks: tuple[str, ...]
         largest_parameter_bytes=int(timeline.size[parameter].max()) if parameter.any() else 0,
         bytes_of_dtype={"bfloat16" if item == 2 else "float32": parameter_bytes} if parameter_bytes else {},
         sharded=_on_a_stack(stacks, ("distributed/fsdp/", "_composable/fsdp/", "deepspeed/runtime/zero/")),
-        parameter_bytes_of_module=own,
+        parameter_bytes_of_module={path: own.get(path, 0) + frozen.get(path, 0) for path in own | frozen},
         parameter_bytes_used_by_module=own,
         optimizers=_optimizers(timeline, snapshot, parameter_bytes),
         batch_statistics=_on_a_stack(stacks, ("torch/nn/modules/batchnorm.py",)),
@@ -160,6 +161,18 @@ def _parameters_of_modules(timeline: Timeline) -> dict[str, int]:
         if sum(found.values()) > sum(made.values()):
             made = found
     return made
+
+
+def _frozen_of_blocks(timeline: Timeline, blocks: tuple[str, ...]) -> dict[str, int]:
+    """Bytes of each block's parameters that no gradient of their size tells of: those of which there are enough."""
+    learning = timeline.size[timeline.is_category(Category.GRADIENT)]
+    rows = timeline.is_category(Category.PARAMETER) & ~np.isin(timeline.size, learning)
+    rows &= timeline.death >= timeline.events
+    sizes, counts = np.unique(timeline.size[rows], return_counts=True)
+    share = sum(
+        int(n) * int(count) // len(blocks) for n, count in zip(sizes, counts, strict=True) if count >= len(blocks) > 0
+    )
+    return dict.fromkeys(blocks, share) if share else {}
 
 
 def _optimizers(timeline: Timeline, snapshot: Snapshot, parameter_bytes: int) -> tuple[OptimizerFacts, ...]:

@@ -12,6 +12,7 @@ SCRIPT = "train_by_hand.py"
 SMALL = ("--batch-size", "2", "--length", "64")
 LARGE = ("--batch-size", "32", "--length", "256")
 STATES = ("--batch-size", "4", "--length", "64", "--width", "1024")
+WIDE = ("--batch-size", "8", "--length", "512", "--width", "512")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +57,28 @@ CHANGES = (
            with_it=(*MIXER, "--batch-size", "32", "--keep-products")),
     Change(remedy="flash-attention", script="train_zoo.py", without=("gpt2", "--length", "512", "--attention", "eager"),
            with_it=("gpt2", "--length", "512", "--attention", "sdpa")),
+    Change(remedy="no-training-cache", script="train_zoo.py", without=("gpt2", "--length", "512"),
+           with_it=("gpt2", "--length", "512", "--no-cache")),
+    Change(remedy="offloaded-kv-cache", script="generate.py", without=(), with_it=("--cache", "offloaded")),
     Change(remedy="gradient-as-bucket-view", ranks_before=4, ranks=4, without=(*STATES, "--ddp"),
            with_it=(*STATES, "--ddp", "--bucket-view")),
     Change(remedy="zero-1", ranks_before=4, ranks=4, without=(*STATES, "--ddp"),
            with_it=(*STATES, "--ddp", "--zero-1")),
     Change(remedy="zero-1", ranks=4, batch=4, without=STATES, with_it=(*STATES, "--ddp", "--zero-1")),
-    Change(remedy="zero-2", ranks=4, batch=4, without=STATES, with_it=(*STATES, "--fsdp1", "grad-op")),
+    Change(remedy="fsdp", ranks=4, batch=4, without=STATES, with_it=(*STATES, "--fsdp1", "grad-op"),
+           options=(("reshard_after_forward", False),)),
     Change(remedy="fsdp", ranks=4, batch=4, without=STATES, with_it=(*STATES, "--fsdp2", "blocks")),
-    Change(remedy="fsdp", ranks=4, batch=4, without=STATES, with_it=(*STATES, "--fsdp1", "full")),
+    Change(remedy="fsdp", ranks=4, batch=4, without=STATES, with_it=(*STATES, "--fsdp1", "full"),
+           options=(("reshard_after_forward", True),)),
     Change(remedy="hsdp", ranks=4, nodes=2, batch=4, without=STATES,
            with_it=(*STATES, "--fsdp2", "blocks", "--replicas", "2")),
+    Change(remedy="tensor-parallel", ranks=4, batch=4, without=STATES, with_it=(*STATES, "--tensor-parallel", "plain"),
+           options=(("degree", 4), ("sequence_parallel", False))),
+    Change(remedy="tensor-parallel", ranks=4, batch=8, without=WIDE, with_it=(*WIDE, "--tensor-parallel", "plain"),
+           options=(("degree", 4), ("sequence_parallel", False))),
+    Change(remedy="tensor-parallel", ranks=4, batch=8, without=WIDE, with_it=(*WIDE, "--tensor-parallel", "sequence"),
+           options=(("degree", 4), ("sequence_parallel", True))),
+    Change(remedy="context-parallel", ranks=4, batch=8, without=WIDE, with_it=(*WIDE, "--context-parallel")),
     Change(remedy="parameter-offload", batch=4, without=STATES, ranks=1,
            with_it=(*STATES, "--fsdp2", "blocks", "--offload")),
     Change(remedy="wrapping-policy", ranks_before=4, ranks=4, without=(*STATES, "--fsdp2", "root"),

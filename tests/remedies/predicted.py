@@ -25,7 +25,7 @@ JOBS: dict[str, tuple[str, tuple[str, ...]]] = {
     **{name: (ZOO, (name,)) for name in ("gpt2", "bert", "qwen2", "opt", "t5", "vit", "resnet", "mixer")},
     "gpt2, long": (ZOO, ("gpt2", "--length", "1024", "--batch-size", "4", "--depth", "4")),
     "resnet, large": (ZOO, ("resnet", "--batch-size", "32")),
-    **{name: (ZOO, (name,)) for name in ("neox", "gemma", "whisper", "convnext", "unet", "mixtral", "t5-lora")},
+    **{name: (ZOO, (name,)) for name in ("neox", "gemma", "whisper", "convnext", "unet", "t5-lora")},
 }
 HELD_OUT = ("gemma",)  # no estimate was made with it at hand
 

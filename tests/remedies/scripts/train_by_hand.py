@@ -2,6 +2,7 @@
 """A language model in a plain float32 loop, with each remedy that people make in the script behind an option."""
 
 import argparse
+import contextlib
 import copy
 import json
 import os
@@ -35,6 +36,8 @@ parser.add_argument("--no-limit", action="store_true", help="of FSDP1's gathers"
 parser.add_argument("--fsdp2", default="none", choices=["none", "blocks", "root"])
 parser.add_argument("--offload", action="store_true", help="FSDP2's parameters")
 parser.add_argument("--replicas", type=int, default=1, help="of FSDP2's shards")
+parser.add_argument("--tensor-parallel", default="none", choices=["none", "plain", "sequence"])
+parser.add_argument("--context-parallel", action="store_true")
 args = parser.parse_args()
 torch.manual_seed(0)
 world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -67,7 +70,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
-        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, -1, 64)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (-1, 3, 64)).permute(3, 0, 2, 1, 4)
         y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).flatten(2))
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
@@ -178,6 +181,37 @@ elif args.fsdp2 != "none":
         for block in model.blocks:
             fully_shard(block, **policy)
     fully_shard(model, **policy)
+elif args.tensor_parallel != "none":
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )  # fmt: skip
+
+    inner = {"qkv": ColwiseParallel(), "out": RowwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()}
+    if args.tensor_parallel == "sequence":
+        inner = {
+            "norm1": SequenceParallel(), "norm2": SequenceParallel(),
+            "qkv": ColwiseParallel(input_layouts=Shard(1)), "out": RowwiseParallel(output_layouts=Shard(1)),
+            "up": ColwiseParallel(input_layouts=Shard(1)), "down": RowwiseParallel(output_layouts=Shard(1)),
+        }  # fmt: skip
+    mesh = init_device_mesh(args.device, (world,), mesh_dim_names=("tp",))
+    for block in model.blocks:
+        parallelize_module(block, mesh, inner)
+    if args.tensor_parallel == "sequence":
+        whole = PrepareModuleInput(
+            input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),), use_local_output=True
+        )
+        parallelize_module(model, mesh, {
+            "blocks.0": PrepareModuleInput(
+                input_layouts=(Replicate(),), desired_input_layouts=(Shard(1),), use_local_output=True
+            ),
+            "norm": whole,
+        })  # fmt: skip
 trained = [p for p in called.parameters() if p.requires_grad]
 options = {"fused": True} if args.fused else {"foreach": False} if args.no_foreach else {}
 if args.eight_bit:
@@ -188,6 +222,9 @@ elif args.zero_1:
     optimizer = ZeroRedundancyOptimizer(trained, torch.optim.AdamW, lr=1e-4)
 else:
     optimizer = torch.optim.AdamW(trained, lr=1e-4, **options)
+if args.tensor_parallel != "none":  # torch steps over tensors of one kind at a time
+    kinds = [[p for p in trained if hasattr(p, "placements") is kind] for kind in (True, False)]
+    optimizer = torch.optim.AdamW([{"params": each} for each in kinds], lr=1e-4)
 if args.step_in_backward:
     own = {p: torch.optim.AdamW([p], lr=1e-4) for p in trained}
 
@@ -197,14 +234,38 @@ if args.step_in_backward:
 
     for p in trained:
         p.register_post_accumulate_grad_hook(step_and_clear)
-batch = args.batch_size // world
-rank = dist.get_rank() if world > 1 else 0
+split = args.tensor_parallel != "none" or args.context_parallel  # every rank has the whole batch, or a part of each
+batch = args.batch_size if split else args.batch_size // world
+rank = dist.get_rank() if world > 1 and not split else 0
 data = torch.randint(0, args.vocab, (args.steps, args.batch_size, args.length + 1))
+
+
+@contextlib.contextmanager
+def parted(ids):
+    """A step's tokens and targets; with context parallel this rank's part of each sequence."""
+    x, y = ids[:, :-1], ids[:, 1:]
+    if not args.context_parallel:
+        yield x, y
+        return
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    x, y = x.contiguous(), y.contiguous()
+    mesh = init_device_mesh(args.device, (world,), mesh_dim_names=("cp",))
+    with (
+        sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]),
+        context_parallel(mesh, buffers=[x, y], buffer_seq_dims=[1, 1], no_restore_buffers={x, y}),
+    ):
+        yield x, y
+
+
 history = []
 for ids in data[:, rank * batch : (rank + 1) * batch]:
     ids = ids.to(args.device)
-    loss = called(ids[:, :-1], ids[:, 1:])
-    loss.backward(retain_graph=args.keep_loss)
+    with parted(ids) as (x, y):
+        loss = called(x, y)
+        loss.backward(retain_graph=args.keep_loss)
     if not args.step_in_backward:
         optimizer.step()
         optimizer.zero_grad()

@@ -22,6 +22,7 @@ parser.add_argument("--bf16", action="store_true", help="the whole model in bflo
 parser.add_argument("--keep-gradients", action="store_true", help="zero them in place")
 parser.add_argument("--step-in-backward", action="store_true")
 parser.add_argument("--keep-products", action="store_true", help="selective checkpointing of the mixer's layers")
+parser.add_argument("--no-cache", action="store_true", help="of keys and values")
 parser.add_argument("--load", default=None, help="load a checkpoint to this device first")
 args = parser.parse_args()
 torch.manual_seed(0)
@@ -147,13 +148,6 @@ def language(name):
             num_key_value_heads=1, intermediate_size=4 * width, max_position_embeddings=length,
         )  # fmt: skip
         return hf.GemmaForCausalLM(config), ids
-    if name == "mixtral":
-        config = hf.MixtralConfig(
-            vocab_size=VOCAB, hidden_size=width, num_hidden_layers=depth, num_attention_heads=heads,
-            num_key_value_heads=max(1, heads // 4), intermediate_size=2 * width, max_position_embeddings=length,
-            num_local_experts=4, num_experts_per_tok=2,
-        )  # fmt: skip
-        return hf.MixtralForCausalLM(config), ids
     if name in ("t5", "t5-lora"):
         config = hf.T5Config(
             vocab_size=VOCAB, d_model=width, d_ff=4 * width, d_kv=64, num_layers=depth // 2, num_heads=heads,
@@ -255,6 +249,8 @@ elif args.model == "vit":
     model, data = hf.ViTForImageClassification(config), torch.randn(count, 3, 128, 128)
 else:
     model, data = language(args.model)
+if args.no_cache:
+    model.config.use_cache = False
 model = model.to(args.device).train()
 if args.load:
     with tempfile.TemporaryDirectory() as folder:
