@@ -33,8 +33,8 @@ Rule = Callable[[BlockFacts], Verdict | None]
 def workspace(block: BlockFacts) -> Verdict | None:
     if block.signs & Sign.CUBLAS:
         return Verdict(Category.WORKSPACE, 0.97, "cuBLAS or cuDNN frame")
-    if block.signs & Sign.CONVOLUTION and block.freed_where_born and not block.older:
-        return Verdict(Category.WORKSPACE, 0.7, "a convolution made and dropped it")
+    if block.signs & (Sign.CONVOLUTION | Sign.RECURRENT) and block.freed_where_born and not block.older:
+        return Verdict(Category.WORKSPACE, 0.7, "a convolution or an RNN made and dropped it")
     if block.birth_phase == BACKWARD and block.scratch:
         return Verdict(Category.WORKSPACE, 0.7, "dropped at once in the backward of a model with convolutions")
     if block.size == CUBLAS_WORKSPACE_BYTES and (block.never_freed or block.older):

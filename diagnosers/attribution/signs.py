@@ -58,6 +58,7 @@ class Sign:
     LAYER_INIT = 1 << 37  # one of torch's own layers is being built
     PROJECTION = 1 << 38  # the forward of a linear layer
     LOOKUP = 1 << 39  # the forward of an embedding
+    RECURRENT = 1 << 40  # the forward of an RNN
 
 
 _OPTIMIZER_FILE = (
@@ -104,6 +105,7 @@ TABLE: tuple[Entry, ...] = (
     Entry(Sign.ENTRY, r"^(<module>|_run_module_as_main|_run_code|_bootstrap|_bootstrap_inner)$", python=True),
     Entry(Sign.CONVOLUTION, r"^(_conv_forward|conv(_transpose)?[123]d)$", python=True),
     Entry(Sign.FORWARD, r"^(forward|_call_impl|_wrapped_call_impl)$|^torch_dynamo_resume_in_forward", python=True),
+    Entry(Sign.RECURRENT, r"^forward$", r"torch[/\\]nn[/\\]modules[/\\]rnn\.py$", python=True),
     Entry(Sign.LOOKUP, r"^forward$", r"torch[/\\]nn[/\\]modules[/\\]sparse\.py$", python=True),
     Entry(Sign.PROJECTION, r"^forward$", r"torch[/\\]nn[/\\]modules[/\\]linear\.py$", python=True),
     Entry(Sign.MODULE_MOVE, r"^(_apply|to|cuda|half|bfloat16|to_empty)$", _MODULE_FILE, python=True),
