@@ -146,8 +146,8 @@ def variants(snapshot: Snapshot) -> Iterator[tuple[str, Snapshot, int]]:
     yield "whole, no annotations", replace(python, recording=None, annotations=()), 0
     for name, event in beginnings(snapshot).items():
         yield f"late, {name}", begun_late(native, event), event
-        yield f"late, {name}, Python", begun_late(python, event), event
         yield f"ring, {name}", begun_late(python, event, ring=True), event
     yield "whole, no frames", frameless(replace(python, recording=None)), 0
     for event in sorted(beginnings(snapshot).values())[:1]:
+        yield "late, Python frames", begun_late(python, event), event
         yield "late, no frames", begun_late(frameless(python), event), event
