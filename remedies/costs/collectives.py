@@ -42,6 +42,8 @@ STEPS = 8  # slots of a channel's buffer
 SLICES, LEAST_SLICE = 2, 32 << 10  # of a ring's chunk under Simple: sent one after the other, each handed over
 NVLS_CHANNELS = {"hopper": 16, "blackwell": 32}  # 24 on several nodes of Blackwell
 NVLS_SYNC_US = 1.0  # one hand-over through the switch: a multimem flag, NVLink's LL latency and its poll
+THREADS, THREAD_BYTES = (512, 640, 512), (8, 8, 64)  # of a channel; that each has to have before another one is taken
+LEAST_TRAFFIC = 32 << 10  # of a channel
 LL_CHUNK, LL128_CHUNK, TREE_CHUNK = 32 << 10, 576_000, 512 << 10
 
 
@@ -125,6 +127,19 @@ def _hop(topology: Topology, algorithm: str, protocol: int) -> float:
     return hop_latency(topology, algorithm, protocol) - (topology.network_latency if protocol == SIMPLE else 0.0)
 
 
+def _used_channels(topology: Topology, nbytes: int, collective: str, algorithm: str, protocol: int) -> float:
+    """How many channels NCCL gives to a message: each thread has something to do, each channel 32 KiB of traffic.
+
+    enqueue.cc: topoGetAlgoInfo (a ring's LL counts its ranks) and scheduleCollTasksToPlan. A channel that has the
+    links of a found one to itself reaches that one's rate. Whole channels would make steps; between them it is even.
+    """
+    threads = THREADS[protocol] * THREAD_BYTES[protocol]
+    if protocol == LL and algorithm == "ring":
+        threads *= topology.ranks
+    traffic = nbytes * (2 if collective == "all_reduce" else 1)
+    return max(1.0, min(float(topology.channels), nbytes / threads, traffic / LEAST_TRAFFIC))
+
+
 def _ring(topology: Topology, nbytes: int, collective: str, protocol: int) -> tuple[float, float, str]:
     """Microseconds of latency, GB/s, the link that bounds.
 
@@ -144,7 +159,9 @@ def _ring(topology: Topology, nbytes: int, collective: str, protocol: int) -> tu
     else:
         latency = base + (steps - between) * inside + between * hop
         limit = topology.channels * RING_LL128_CHANNEL[topology.generation]
-        bus = min(LL_MAX[topology.row][topology.generation], 0.5 * bus) if protocol == LL else min(0.92 * bus, limit)
+        share, most = (0.5, LL_MAX[topology.row][topology.generation]) if protocol == LL else (0.92, limit)
+        used = _used_channels(topology, nbytes, collective, "ring", protocol)
+        bus = min(share * bus * min(1.0, used / topology.found_channels), most)
     return latency, bus * topology.ranks / steps, bound
 
 
@@ -163,7 +180,8 @@ def _tree(topology: Topology, nbytes: int, protocol: int) -> tuple[float, float,
     latency += stages * chunk / (1000 * channel)
     if topology.nodes > 1:
         latency += levels * chunk * topology.channels / (1000 * _network(topology))
-    rate = 0.5 * tree_bus(topology, protocol, between=_network(topology))
+    used = _used_channels(topology, nbytes, "all_reduce", "tree", protocol)
+    rate = 0.5 * tree_bus(topology, protocol, between=_network(topology)) * min(1.0, used / topology.found_channels)
     bound = "intra" if topology.nodes == 1 or tree_bus(topology, protocol, between=1e9) <= 2 * rate * 1.001 else "inter"
     return latency, rate, bound
 

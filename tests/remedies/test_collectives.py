@@ -57,9 +57,13 @@ def test_most_curves_are_met_better_than_by_the_line_fitted_to_them(shared: Path
 @pytest.mark.parametrize("model", MODELS.values())
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_four_times_the_bytes_never_take_less_time_and_one_rank_takes_none(model, topology: Topology) -> None:  # type: ignore[no-untyped-def]
-    """Between one size and the next NCCL may switch to what is faster: factor two may take a little less."""
+    """Between one size and the next NCCL may switch to what is faster: factor two may take a little less.
+
+    While more bytes only bring more channels the time stays.
+    """
     times = [model(topology, 1 << power).seconds for power in range(10, 35)]
-    assert all(0 < a < b for a, b in zip(times, times[2:], strict=False))
+    assert all(0 < a <= b * (1 + 1e-9) for a, b in zip(times, times[2:], strict=False))
+    assert times[-1] > times[0]
     assert all(b > 0.8 * a for a, b in itertools.pairwise(times))
     assert model(at("1:a100-80gb"), GIB).seconds == 0
 
