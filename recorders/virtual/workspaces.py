@@ -90,9 +90,14 @@ def addmm(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Se
     )
     if not with_epilogue:
         return plain
-    kept = target.torch_version >= LT_PERSISTENT
-    lt = Scratch(bytes=target.cublaslt_bytes, source=CUBLASLT, kind="handle" if kept else "call")
-    return [*plain[:-1], lt, plain[-1]]
+    return [*plain[:-1], _lt(target), plain[-1]]
+
+
+def scaled_product(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
+    """_scaled_mm of float8: cublasLt with the workspace of `addmm` (ATen/cuda/CUDABlas.cpp scaled_gemm)."""
+    if not out.numel() or not args[0].numel():
+        return ()
+    return (_handle(target) if target.torch_version >= LT_SHARED else _lt(target),)
 
 
 def batch_product(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
@@ -113,6 +118,11 @@ def batch_product(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Targe
 def solver(func: Any, args: Args, kwargs: Kwargs, out: Any, target: Target) -> Sequence[Scratch]:
     """cuSOLVER and MAGMA: nothing is added, and the report says that it is missing."""
     return (Scratch(bytes=0, source=f"cuSOLVER or MAGMA workspace of {func.name()}: not modelled", estimated=True),)
+
+
+def _lt(target: Target) -> Scratch:
+    kept = target.torch_version >= LT_PERSISTENT
+    return Scratch(bytes=target.cublaslt_bytes, source=CUBLASLT, kind="handle" if kept else "call")
 
 
 def _usable(x: torch.Tensor) -> bool:
@@ -147,7 +157,14 @@ _PRODUCTS = (
     _aten.addbmm.default,
 )
 _ON_CUBLAS = frozenset(
-    (*_PRODUCTS, _aten.addmm.default, _aten._addmm_activation.default, _aten.bmm.default, _aten.baddbmm.default)
+    (
+        *_PRODUCTS,
+        _aten._scaled_mm.default,
+        _aten.addmm.default,
+        _aten._addmm_activation.default,
+        _aten.bmm.default,
+        _aten.baddbmm.default,
+    )
 )
 _SOLVERS = (
     _aten.linalg_inv_ex.default,
@@ -168,6 +185,7 @@ ESTIMATORS: dict[Any, Estimator] = {
     **dict.fromkeys(_PRODUCTS, matrix_product),
     _aten.addmm.default: addmm,
     _aten._addmm_activation.default: addmm,
+    _aten._scaled_mm.default: scaled_product,
     _aten.bmm.default: batch_product,
     _aten.baddbmm.default: batch_product,
     **reduction_scratch.ESTIMATORS,

@@ -94,6 +94,14 @@ def test_bias_epilogue_by_torch_version(version: tuple[int, int], kinds: list[tu
     assert [(each.kind, each.bytes) for each in found] == kinds
 
 
+@pytest.mark.parametrize(("version", "kind", "nbytes"), [((2, 8), "call", 1 << 20), ((2, 11), "handle", 8519680)])
+def test_products_of_float8_run_on_cublaslt(version: tuple[int, int], kind: str, nbytes: int) -> None:
+    a, b = (meta(16, 16).to(torch.float8_e4m3fn) for _ in range(2))
+    one = torch.ones((), device="meta")
+    found = scratch(aten._scaled_mm.default, a, b.t(), one, one, target=replace(A100, torch_version=version))
+    assert [(each.kind, each.bytes) for each in found] == [(kind, nbytes)]
+
+
 def test_no_epilogue_for_a_single_row() -> None:
     found = scratch(aten.addmm.default, meta(4), meta(1, 16), meta(16, 4), target=replace(A100, torch_version=(2, 6)))
     assert [each.kind for each in found] == ["handle"]

@@ -29,8 +29,13 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="into docs/accuracy.md")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="every N-th run of timm's table only")
     parser.add_argument("--fresh", action="store_true", help="record the predictions' jobs anew")
+    parser.add_argument("--rows", type=int, nargs="+", default=[], help="these rows of the published table only")
     given = parser.parse_args()
-    options: dict[str, dict[str, Any]] = {"timm": {"every": given.every}, "predictions": {"fresh": given.fresh}}
+    options: dict[str, dict[str, Any]] = {
+        "published": {"only": given.rows},
+        "timm": {"every": given.every},
+        "predictions": {"fresh": given.fresh},
+    }
     for name in given.sections:
         section = SECTIONS[name]
         found = section.rows(**options.get(name, {}))

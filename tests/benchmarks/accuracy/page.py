@@ -42,6 +42,12 @@ def percentile(values: Iterable[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))]
 
 
+def standing(section: str) -> str:
+    """What the part `section` of the page says now."""
+    page = PAGE.read_text(encoding="utf-8")
+    return page.partition(f"<!-- {section}: begin -->")[2].partition(f"<!-- {section}: end -->")[0].strip()
+
+
 def put(section: str, text: str) -> None:
     """Replace the part `section` of the page."""
     page = PAGE.read_text(encoding="utf-8")
