@@ -75,6 +75,7 @@ class _Loading:
         self._path = path
         self._done: Snapshot | None = None
         self._child: sandbox.Reading | None = None
+        self._share = 0.0
         with self._errors():
             self._file = path.open("rb")
             try:
@@ -116,8 +117,10 @@ class _Loading:
             self._child.stop()
 
     def _share_read(self) -> float:
-        # parent and child share one file position
-        return os.lseek(self._file.fileno(), 0, os.SEEK_CUR) / max(self._size, 1)
+        # parent and child share one file position; a container is looked at from its start more than once
+        share = os.lseek(self._file.fileno(), 0, os.SEEK_CUR) / max(self._size, 1)
+        self._share = max(self._share, share)
+        return self._share
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -68,6 +68,7 @@ print(torch.cuda.is_available(), torch.ones(2).sum().item())
 """
 
 
+@pytest.mark.slow
 def test_recording_a_block_and_a_function(tmp_path: Path) -> None:
     """The numbers are those of the file it saves; an error passes through; afterwards torch is as before."""
     done = python(RECORD, tmp_path)

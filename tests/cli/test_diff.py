@@ -86,6 +86,7 @@ def small_snapshot(path: Path, file: str, function: str, size: int, events_kept:
     return path
 
 
+@pytest.mark.slow
 def test_a_doubled_batch_names_activations_and_the_lines_that_doubled(oomdoc: Run, tmp_path: Path) -> None:
     """And parameters do not appear: they are the same."""
     before = recorded(oomdoc, tmp_path, TRAIN, 8, "batch8")

@@ -41,6 +41,7 @@ def _fit(oomdoc: Run, folder: Path, *arguments: str) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 def test_the_largest_batch_holds_with_the_longest_sample(oomdoc: Run, tmp_path: Path) -> None:
     """The option behind the script, where the argument goes; the value found runs, the next one does not."""
     capacity = ("--capacity", "1100MiB")

@@ -111,6 +111,7 @@ def test_a_doubled_size_is_named(oomdoc: Run, project: Path) -> None:
         assert gate["remedy"] is None or gate["remedy"]["predicted_peak_bytes"]["high"] <= gate["baseline_bytes"] * 1.01
 
 
+@pytest.mark.slow
 def test_the_remedy_brings_the_peak_below_the_budget(oomdoc: Run, project: Path) -> None:
     red = oomdoc("gate", "--budget", "92MiB", "--gpu", "t4", "--format", "json", "train.py")
     assert red.returncode == 1
@@ -133,6 +134,7 @@ def test_what_would_do_nothing_is_refused(oomdoc: Run, project: Path, arguments:
     assert words in done.stderr
 
 
+@pytest.mark.slow
 def test_every_format_of_an_exceeded_gate(oomdoc: Run, project: Path) -> None:
     """Annotations as GitHub parses them, code quality, JUnit: all point at a line of the repository."""
     config = CONFIG.replace('growth = "1%"', 'budget = "40MiB"').replace(', "a100-40gb"]', "]")

@@ -44,6 +44,7 @@ def deep(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_script_is_planned_proven_and_fixed(oomdoc: Run, tmp_path: Path, deep: Path) -> None:
     """The failure, the ranked changes with a verified peak, oomdoc.yaml, and the same script fitting with it."""
     card = ["--gpu", "t4", "--capacity", "1GiB"]
@@ -76,6 +77,7 @@ def test_a_run_directory_is_planned_like_its_script(oomdoc: Run, deep: Path) -> 
     assert "trained" not in done.stdout
 
 
+@pytest.mark.slow
 def test_when_nothing_fits_the_status_says_so(oomdoc: Run, tmp_path: Path) -> None:
     """One tensor larger than the card: no remedy helps, status 1."""
     path = tmp_path / "large.py"
@@ -96,6 +98,7 @@ def test_a_recording_is_planned_by_estimates(oomdoc: Run, shared: Path) -> None:
     assert report["devices"][0]["capacity_bytes"] == round(44.39 * 2**30)
 
 
+@pytest.mark.slow
 def test_a_plan_for_another_job_is_used_with_a_warning(oomdoc: Run, tmp_path: Path, deep: Path) -> None:
     """What it was made for is named; a file with a key nobody knows stops the run before it starts."""
     config = tmp_path / "plan.yaml"

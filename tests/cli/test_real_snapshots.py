@@ -32,6 +32,7 @@ def analyzed(oomdoc: Run, file: Path, *options: str) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_every_recording_is_reported_with_its_true_peak(oomdoc: Run, shared: Path) -> None:
     """Start, peak, final and reserved bytes of every device are those of the index, exactly."""
     checked = 0

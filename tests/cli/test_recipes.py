@@ -182,6 +182,7 @@ def test_the_github_recipe(tmp_path: Path, tools: Path, repository: Path) -> Non
     assert green.github(workflow), green.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gitlab", "shell"])
 def test_the_other_recipes(tmp_path: Path, tools: Path, repository: Path, kind: str) -> None:
     """Each line of them, in a fresh clone."""

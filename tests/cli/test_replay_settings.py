@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from oomdoc.allocator.machine import Allocator, OutOfMemory
 from oomdoc.snapshots import writer
 from oomdoc.snapshots.model import Action, Blocks, DeviceSnapshot, Segments, Snapshot, Stacks, Trace
@@ -104,6 +105,7 @@ large = block(90)
 """
 
 
+@pytest.mark.slow
 def test_a_what_if_proves_itself(oomdoc, tmp_path):
     """Out of memory on the virtual GPU; under the setting that `replay` names first the script fits, as predicted."""
     script = tmp_path / "fragments.py"

@@ -23,10 +23,10 @@ def events(device: DeviceSnapshot, *actions: Action) -> list[tuple[int, int]]:
     ("recording", "job", "frees_in_order"),
     [
         ("lm-peak-tiny-complete", "attention_peak.py", True),
-        ("lm-fwd-150-complete", "course_lm.py --context 150", True),
-        ("lm-fwdbwd-100-complete", "course_lm.py --context 100 --train", True),
+        pytest.param("lm-fwd-150-complete", "course_lm.py --context 150", True, marks=pytest.mark.slow),
+        pytest.param("lm-fwdbwd-100-complete", "course_lm.py --context 100 --train", True, marks=pytest.mark.slow),
         # autocast drops its cached weights in the order of a C++ hash map, which nothing shows
-        ("lm-fwd-200-amp-complete", "course_lm.py --context 200 --autocast", False),
+        pytest.param("lm-fwd-200-amp-complete", "course_lm.py --context 200 --autocast", False, marks=pytest.mark.slow),
         ("lm-fwdbwd-200-amp-complete", "course_lm.py --context 200 --autocast --train", False),
     ],
 )

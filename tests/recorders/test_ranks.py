@@ -19,6 +19,7 @@ def run_ranks(name: str, folder: Path, *args: str, rank: int | None = None, node
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_stage_of_a_pipeline_is_run_and_counted(tmp_path: Path) -> None:
     """Also where a rank holds two stages that are not neighbours; each learns its input's shape from the one before."""
     result = run_ranks("pipeline", tmp_path, "1F1B", "Interleaved1F1B")
@@ -36,6 +37,7 @@ def test_one_stage_alone_says_what_it_waits_for(tmp_path: Path) -> None:
     assert "no --rank" in result.failure
 
 
+@pytest.mark.slow
 def test_the_rank_with_the_smallest_shard_is_run_as_well(tmp_path: Path) -> None:
     result = run_ranks("uneven", tmp_path)
     assert (result.exit_status, result.failure) == (0, None)

@@ -37,10 +37,12 @@ def test_checkpointing(kind: str, tmp_path: Path) -> None:
     run_job("checkpointing", tmp_path, kind)
 
 
+@pytest.mark.slow
 def test_ddp_in_its_variants(tmp_path: Path) -> None:
     run_job("ddp_options", tmp_path, nproc_per_node=4)
 
 
+@pytest.mark.slow
 def test_fsdp_in_its_variants(tmp_path: Path) -> None:
     run_job("sharded_options", tmp_path, nproc_per_node=4)
 
@@ -50,6 +52,7 @@ def test_tensor_sequence_context_and_expert_parallel(tmp_path: Path) -> None:
     assert any("spread evenly" in each for each in run_job("parallel_models", tmp_path, nproc_per_node=4))
 
 
+@pytest.mark.slow
 def test_spawned_processes(tmp_path: Path) -> None:
     assert any("process 0 of 4" in each for each in run_job("spawned", tmp_path, nproc_per_node=4))
 
@@ -68,6 +71,7 @@ def test_fsdp2_of_a_llama(nodes: int, tmp_path: Path) -> None:
     run_job("fsdp2_hf", tmp_path, nproc_per_node=8, nnodes=nodes)
 
 
+@pytest.mark.slow
 def test_meshes_of_8_ranks(tmp_path: Path) -> None:
     run_job("parallel", tmp_path, nproc_per_node=8)
 
@@ -77,12 +81,14 @@ def test_accelerate(tmp_path: Path) -> None:
     run_job("accelerate_loop", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["moved", "mapped"])
 def test_a_checkpoint_larger_than_memory(how: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     run_job("big_checkpoint", tmp_path, how)
 
 
+@pytest.mark.slow
 def test_hugging_face_trainer(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     run_job("hf_trainer", tmp_path)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from oomdoc.recorders.launch import RunSpec, run
 from oomdoc.snapshots import reader, timeline
 from oomdoc.snapshots.check import self_check
@@ -21,6 +22,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.slow
 def test_a_virtual_run_opens_in_memory_viz(tmp_path: Path) -> None:
     """`segments` adds up to the live bytes, and the page of `trace_plot` holds the same recording."""
     script = tmp_path / "train.py"

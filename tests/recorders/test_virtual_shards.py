@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from oomdoc.diagnosers.interface import CATEGORIES
 from oomdoc.recorders.launch import RunSpec, run
 from oomdoc.snapshots import reader
@@ -42,6 +43,7 @@ def test_shards_and_gathered_blocks_are_counted_exactly(tmp_path: Path) -> None:
     assert held(step)["communication"] == 0
 
 
+@pytest.mark.slow
 def test_the_type_in_which_parameters_are_gathered_is_recorded(tmp_path: Path) -> None:
     """A policy's bfloat16; nothing where there is no policy."""
     half = tmp_path / "half.py"

@@ -53,6 +53,7 @@ def warnings_of(tmp_path: Path, text: str, capacity: int) -> tuple[Any, list[dic
     return result, seen
 
 
+@pytest.mark.slow
 def test_a_leak_is_told_with_its_line_and_the_steps_that_are_left(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

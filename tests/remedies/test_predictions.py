@@ -66,7 +66,16 @@ def _check_bare(setting: Setting, profile: DeviceProfile, ranks: int, index: int
     assert abs(band.expected - allocated) <= 0.15 * allocated, text
 
 
-@pytest.mark.parametrize(("setting", "ranks"), _remedies("Block"), ids=_name)
+QUICK = ("activation-checkpointing", "gradient-accumulation")
+
+
+@pytest.mark.parametrize(
+    ("setting", "ranks"),
+    [
+        pytest.param(*each, marks=() if each[0].name in QUICK else pytest.mark.slow, id=f"{_name(each[0])}-{each[1]}")
+        for each in _remedies("Block")
+    ],
+)
 def test_the_prediction_holds_for_a_language_model(record: Record, setting: Setting, ranks: int) -> None:
     _check(record, LM, setting, ranks)
 

@@ -185,6 +185,7 @@ def test_evaluation_without_a_graph_keeps_every_bit_of_the_losses(train: Callabl
     assert "no model was called in eval mode with gradients enabled" in never.talk["unapplied"][0]
 
 
+@pytest.mark.slow
 def test_fsdp_leaves_the_batches_of_a_distributed_sampler_to_it(train: Callable[..., Run]) -> None:
     """Each rank accumulates over its own batch; the gradient is that of all of them, which SGD shows at once."""
     plain = train(args=("--in-order", "--optimizer", "sgd"))
