@@ -6,6 +6,7 @@ and of the size that the product's weight and result leave for it.
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from math import isqrt
 
 import numpy as np
@@ -67,8 +68,8 @@ def reads(
     result: list[Read] = []
     in_one_line: set[int] = set()  # sources that a product's line made in passing: no other line reads them
     for row, weight, rows, end in found:
-        passing = {r: in_passing(stacks, int(timeline.stack[r]), int(timeline.stack[row])) for r in rows.tolist()}
-        able = [r for r in rows.tolist() if passing[r] or r not in in_one_line]
+        passing = partial(_passing, timeline, stacks, row)
+        able = [r for r in rows.tolist() if r not in in_one_line or passing(r)]
         source = next((r for r in able if counts & _counts(timeline, row, r, weight)), None)
         if source is None:  # a convolution, or one whose weight is not known by itself
             near = [r for r in able[:STILL_READ] if MOST_SMALLER * timeline.size[r] >= timeline.size[row]]
@@ -76,7 +77,7 @@ def reads(
             source = next(iter([*normed, *near]), None)
         if source is not None:
             result.append(Read(row, source, float(timeline.birth[row]) - 0.3, end))
-            if passing[source]:
+            if passing(source):
                 in_one_line.add(source)
     return result
 
@@ -132,7 +133,7 @@ def cast_for_products(
         last = max(each.end for each in mine)
         if timeline.death[source] > last + 2 * ENGINE_EVENTS:
             continue  # something else saved it as well
-        passing = in_passing(stacks, int(timeline.stack[source]), int(timeline.stack[mine[-1].product]))
+        passing = _passing(timeline, stacks, mine[-1].product, source)
         after = np.searchsorted(births, timeline.birth[mine[-1].product], side="right") + (0 if passing else STILL_READ)
         end = float(births[after]) - 0.25 if after < len(births) else iteration.backward_start
         death[source] = min(max(end, float(timeline.birth[source]) + 1), iteration.backward_start - 0.5)
@@ -158,6 +159,10 @@ def read_by_attention(timeline: Timeline, kinds: NDArray[np.int8], iteration: It
         gone, made = timeline.death[results].max(), timeline.birth[results].min()
         found[rows[(timeline.birth[rows] < made) & (np.abs(timeline.death[rows] - gone) <= 2 * ENGINE_EVENTS)]] = True
     return found
+
+
+def _passing(timeline: Timeline, stacks: Stacks, product: int, source: int) -> bool:
+    return in_passing(stacks, int(timeline.stack[source]), int(timeline.stack[product]))
 
 
 def in_passing(stacks: Stacks, source: int, product: int) -> bool:

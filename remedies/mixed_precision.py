@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
-from .autocast_inputs import cast_for_norms, cast_for_products, gradients_cast, read_by_attention, reads
+from .autocast_inputs import Read, cast_for_norms, cast_for_products, gradients_cast, read_by_attention, reads
 from .autocast_rows import Kind, kinds_of, last_product, upcasts
 from .costs.links import card
 from .estimating import Case, Change
@@ -53,14 +53,16 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
 
 def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     dtype = str(options.get("dtype", "bfloat16"))
-    kinds = kinds_of(case.timeline, case.facts.class_of, case.profile.snapshot.stacks)
+    stacks = case.profile.snapshot.stacks
+    kinds = kinds_of(case.timeline, case.facts.class_of, stacks)
     variants = {
         "expected": {Kind.OPEN_HALF},
         "low": {Kind.OPEN_HALF, Kind.OPEN_KEEP},
         "high": set(),
     }
+    read = {each: reads(case.timeline, kinds, each, case.facts, stacks) for each in iterations(case.timeline)}
     made = {
-        name: _cast(case, kinds, {Kind.HALVES, Kind.PRODUCT, Kind.ATTENTION, *halve})
+        name: _cast(case, kinds, read, {Kind.HALVES, Kind.PRODUCT, Kind.ATTENTION, *halve})
         for name, halve in variants.items()
     }
     activation = activation_rows(case.timeline)
@@ -81,7 +83,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     )
 
 
-def _cast(case: Case, kinds: NDArray[np.int8], halved: set[Kind]) -> Timeline:
+def _cast(case: Case, kinds: NDArray[np.int8], read: Mapping[Iteration, list[Read]], halved: set[Kind]) -> Timeline:
     timeline = case.timeline
     activation = activation_rows(timeline)
     scores = _scores(timeline, kinds)
@@ -91,10 +93,9 @@ def _cast(case: Case, kinds: NDArray[np.int8], halved: set[Kind]) -> Timeline:
     half |= _backward_rows(timeline, kinds, halved)
     half[restaged(timeline, 1.0, case.job.gpu)[0]] = False  # sums of gradients add up in float32
     new, stacks = timeline, case.profile.snapshot.stacks
-    for iteration in iterations(timeline):
-        read = reads(timeline, kinds, iteration, case.facts, stacks)
-        new = cast_for_products(new, timeline, kinds, read, iteration, stacks)
-        new = cast_for_norms(new, timeline, kinds, read, iteration)
+    for iteration, found in read.items():
+        new = cast_for_products(new, timeline, kinds, found, iteration, stacks)
+        new = cast_for_norms(new, timeline, kinds, found, iteration)
         new = gradients_cast(new, timeline, kinds, iteration)
         half |= read_by_attention(timeline, kinds, iteration)
         new = _weights_cast(new, timeline, kinds, activation, case, iteration)

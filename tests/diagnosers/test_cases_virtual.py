@@ -245,6 +245,8 @@ NOT_TOLD = {
     "dataset_on_gpu",
     "input_gradients",
     "module_cycle",
+    "replay_on_gpu",
+    "losses_of_a_batch",
 }
 
 
