@@ -26,7 +26,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 --ignore tests/benchmarks -m 'not slow and not gpu' $(TEST_ARGS)
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest --durations 25 --ignore tests/benchmarks -m 'slow and not gpu' $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations 25 --ignore tests/benchmarks -m 'slow and not gpu' $(TEST_ARGS)
 
 # the rooms that import torch; a CUDA build of it, which needs no GPU for this
 test-next:

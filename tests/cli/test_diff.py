@@ -110,6 +110,7 @@ def test_a_doubled_batch_names_activations_and_the_lines_that_doubled(oomdoc: Ru
     assert "x2.00" in text
 
 
+@pytest.mark.slow
 def test_code_that_moved_is_no_change(oomdoc: Run, tmp_path: Path) -> None:
     """Comments above, a class of another name in between: the same bytes, and every row says where it was."""
     moved = TRAIN.replace("import sys\n", "import sys  # arguments\n# as ever\n# and ever\n", 1)

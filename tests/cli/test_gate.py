@@ -165,6 +165,7 @@ def test_every_format_of_an_exceeded_gate(oomdoc: Run, project: Path) -> None:
     assert suites.find("testsuite/testcase[@name='fits']/failure") is None
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_does_not_hide_the_others(oomdoc: Run, project: Path) -> None:
     """Status 3, the end of its log on stderr, and the other job judged."""
     (project / "fails.py").write_text("raise SystemExit('no data here')\n")

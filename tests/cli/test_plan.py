@@ -87,6 +87,7 @@ def test_when_nothing_fits_the_status_says_so(oomdoc: Run, tmp_path: Path) -> No
     assert "oomdoc run" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_recording_is_planned_by_estimates(oomdoc: Run, shared: Path) -> None:
     """A snapshot of another machine: no script to run, another card to judge it against."""
     snapshot = shared / "data" / "snapshots" / "lm-full-step-adamw.pickle"

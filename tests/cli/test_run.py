@@ -184,6 +184,7 @@ def test_output_goes_to_a_file_and_the_script_keeps_stdout(oomdoc: Run, tmp_path
     assert (tmp_path / "report.md").read_text().startswith("## No out of memory")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("budget", "status"), [("410MiB", 0), ("390MiB", 1)])
 def test_the_gate_runs_the_script(oomdoc: Run, train: Path, budget: str, status: int) -> None:
     """By hand: weights, gradient, two moments and Adam's two temporaries of 64 MiB each, two cuBLAS workspaces."""
@@ -194,6 +195,7 @@ def test_the_gate_runs_the_script(oomdoc: Run, train: Path, budget: str, status:
     assert 0 <= gate["peak_bytes"] - (6 * 64 + 2 * 8.125) * MIB < MIB
 
 
+@pytest.mark.slow
 def test_the_gate_reads_a_run_directory(oomdoc: Run, train: Path) -> None:
     """What another job recorded; the same bytes as when it was run."""
     assert oomdoc("run", "--gpu", "a100-40gb", train).returncode == 0
@@ -239,6 +241,7 @@ print("trained with", batch)
 """
 
 
+@pytest.mark.slow
 def test_caught_errors_are_no_failure(oomdoc: Run, tmp_path: Path) -> None:
     """Report, gate and plan judge how the script ended; the report says what it caught, in one sentence."""
     path = tmp_path / "retry.py"

@@ -238,6 +238,7 @@ def test_a_sigint_to_the_launcher_alone_ends_the_script(tmp_path: Path) -> None:
     assert extent(reader.load(tmp_path / "out" / "rank0.pickle").devices[0]).final == 4000
 
 
+@pytest.mark.slow
 def test_a_sigint_to_the_whole_group_comes_to_the_script_once(tmp_path: Path) -> None:
     """As from a terminal: the script has time to clean up, longer than the launcher waits to hear of it."""
     with sleeper(tmp_path, 1) as parent:
@@ -245,6 +246,7 @@ def test_a_sigint_to_the_whole_group_comes_to_the_script_once(tmp_path: Path) ->
         assert parent.wait(timeout=60) == 9
 
 
+@pytest.mark.slow
 def test_a_second_sigint_terminates(tmp_path: Path) -> None:
     with sleeper(tmp_path, 1) as parent:
         parent.send_signal(signal.SIGINT)

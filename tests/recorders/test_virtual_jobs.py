@@ -27,7 +27,14 @@ def run_job(name: str, folder: Path, *args: str, **ranks: int) -> list[str]:
     return [f"{name}: {each}" for name, each in snapshot.recording.fidelity.items()]
 
 
-@pytest.mark.parametrize("name", ["plain_loop", "amp_fp16", "optimizers", "retry", "autograd_features", "save_load"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "amp_fp16",
+        "autograd_features",
+        *[pytest.param(each, marks=pytest.mark.slow) for each in ("plain_loop", "optimizers", "retry", "save_load")],
+    ],
+)
 def test_one_process(name: str, tmp_path: Path) -> None:
     run_job(name, tmp_path)
 

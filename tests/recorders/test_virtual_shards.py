@@ -78,6 +78,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_backward_passes_over_gathered_parameters_are_no_steps(tmp_path: Path) -> None:
     script = tmp_path / "accumulated.py"
     script.write_text(ACCUMULATED)

@@ -114,6 +114,7 @@ def test_cached_memory_that_grows_and_is_of_no_use_is_told_once() -> None:
     assert kinds(samples([200] * 40, peak_above=50)) == []
 
 
+@pytest.mark.slow
 def test_a_command_gets_the_facts_and_a_file_the_metrics(tmp_path: Path, oomdoc: Any) -> None:
     """`--on-warn` with JSON on stdin, `--metrics` in Prometheus' text format; without them nothing is watched."""
     (tmp_path / "train.py").write_text(LEAKS.replace("10_000", "40"))

@@ -160,6 +160,7 @@ def test_fsdp_on_two_ranks_gives_the_losses_of_one(train: Callable[..., Run]) ->
     assert remedied.end["eval"] == pytest.approx(plain.end["eval"], rel=2e-5)
 
 
+@pytest.mark.slow
 def test_fsdp_with_accumulation_checkpointing_and_offload(train: Callable[..., Run]) -> None:
     plain = train()
     remedied = train(

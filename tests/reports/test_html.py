@@ -120,6 +120,7 @@ def test_the_example_that_does_not_fit_with_its_plan(tmp_path: Path, opened: Any
     assert seen.messages == []
 
 
+@pytest.mark.slow
 def test_a_run_of_200_000_events(tmp_path: Path, opened: Any) -> None:
     """Opens at three widths and in both themes; every control answers."""
     path = tmp_path / "long.pickle"
