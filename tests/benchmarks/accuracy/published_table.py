@@ -147,7 +147,7 @@ def reason(row: dict[str, str]) -> str:
     text = " ".join(row.values()).lower()
     for words, why in (
         (("alpaca", "wikitext", "(max)", "max 768", "twitter"), "what its batches hold is not published"),
-        (("b200", "mi300"), "a card that is not stated, or not NVIDIA's"),
+        (("mi300",), "a card that is not NVIDIA's"),
         (("fp8", "float8", "nvfp4"), "float8 training, for which no script is written here"),
         (("8bit", "8-bit", "nf4", "qlora"), "quantised training, for which no script is written here"),
     ):
