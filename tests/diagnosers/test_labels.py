@@ -1,5 +1,7 @@
 """What findings call modules and weights."""
 
+import gc
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -32,6 +34,7 @@ def test_a_path_of_numbers_is_put_in_words(path: str, alone: str, together: str)
 
 
 def evidence(model: "torch.nn.Module") -> str:
+    gc.collect()  # models of other tests in this process are none of this job
     with virtual_session(target_of("a100-40gb")) as session:
         model.cuda()
         profile = build([session.snapshot()])
