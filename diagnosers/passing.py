@@ -38,7 +38,8 @@ def passing(facts: Facts, rows: Sequence[int], serves: bool | None) -> frozenset
         if facts.older[row] or not (in_backward[row] or facts.birth_phase[row] == FORWARD):
             continue
         share = before.get(int(facts.lives.alloc_stack[row]), 0.0 if serves else 1.0)
-        if not kept[row] if told[row] else share < KEPT_SHARE or facts.signs[row] & Sign.NO_GRAD:
+        drops = not kept[row] if told[row] else share < KEPT_SHARE or bool(facts.signs[row] & Sign.NO_GRAD)
+        if drops:
             found.append(row)
     return frozenset(found)
 

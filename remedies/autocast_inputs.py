@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
 from ..snapshots.model import Stacks
-from .autocast_rows import TORCH, Kind
+from .autocast_kinds import Kind
+from .autocast_rows import TORCH
 from .autocast_types import Forward
 from .batch_scaling import ends_of_operations
 from .job_facts import JobFacts
@@ -138,9 +139,7 @@ def cast_for_products(
         end = float(births[after]) - 0.25 if after < len(births) else iteration.backward_start
         death[source] = min(max(end, float(timeline.birth[source]) + 1), iteration.backward_start - 0.5)
     spans = [((int(timeline.size[each.source]) + 1) // 2, each.start, each.end) for each in casts]
-    rows = np.arange(len(new))
-    moved = new.copies(rows, birth=new.birth, death=death)
-    return moved.added(spans, category=Category.ACTIVATION, phase=FORWARD, step=iteration.step)
+    return new.with_death(death).added(spans, category=Category.ACTIVATION, phase=FORWARD, step=iteration.step)
 
 
 def read_by_attention(timeline: Timeline, kinds: NDArray[np.int8], iteration: Iteration) -> Mask:

@@ -7,33 +7,16 @@ the class of the module it was born in, else from the source line, else left ope
 
 import re
 from collections.abc import Mapping
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..snapshots.model import Frame, Stacks
+from .autocast_kinds import Kind
 from .autocast_types import resolved
 from .passes import Iteration, activation_rows
 from .structure.sources import source_line
 from .whatif_timeline import Timeline
-
-
-class Kind(IntEnum):
-    """How a row's type changes."""
-
-    KEEPS = 0  # float32 stays, or it was no float
-    HALVES = 1
-    PRODUCT = 2  # halves, and the weights (and a float32 input) are cast for it
-    NORM = 3  # stays float32, and is cast for the product that reads it
-    ATTENTION = 6  # halves, and a fused kernel takes the place of one that keeps the scores
-    OPEN_HALF = 4  # probably halves
-    OPEN_KEEP = 5  # probably keeps
-    FOLLOWS = 7  # its input's type; `kinds_of` resolves it
-    SUMS = 8  # the wider of its operands' types; resolved as well
-    JOINS = 9  # the same of what is concatenated
-    MASK = 10  # no float: beside what it masks
-
 
 _PRODUCT = re.compile(r"^(Linear|Conv(Transpose)?[123]d|Conv1D|Bilinear|NonDynamicallyQuantizableLinear|.*Linear)$")
 _NORM = re.compile(r"(Layer|RMS|Group|T5Layer)Norm|RMSNorm|LayerNorm", re.IGNORECASE)
@@ -78,20 +61,7 @@ def kinds_of(timeline: Timeline, class_of: Mapping[str, str], stacks: Stacks) ->
             # what a line leaves open, the class decides where it has an own forward without modules inside
             lines[key] = Kind.FOLLOWS if key[1] == Kind.FOLLOWS and found == Kind.OPEN_HALF else found
         kinds[row] = lines[key]
-    half = {int(each) for each in (Kind.HALVES, Kind.PRODUCT, Kind.ATTENTION, Kind.OPEN_HALF)}
-    return resolved(
-        timeline,
-        kinds,
-        follows=Kind.FOLLOWS,
-        sums=Kind.SUMS,
-        joins=Kind.JOINS,
-        keeps=Kind.KEEPS,
-        halves=Kind.HALVES,
-        masks=Kind.MASK,
-        norm=Kind.NORM,
-        product=Kind.PRODUCT,
-        half=half,
-    )
+    return resolved(timeline, kinds)
 
 
 def _parents(class_of: Mapping[str, str]) -> set[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
+from .autocast_kinds import LOWER, Kind
 from .passes import Iteration, activation_rows, iterations
 from .whatif_timeline import Timeline
 
@@ -39,7 +40,7 @@ class Forward:
             same.append(row)
         return found
 
-    def added(self, row: int, alike: list[int], kinds: NDArray[np.int8], norm: int, product: int) -> list[int]:
+    def added(self, row: int, alike: list[int], kinds: NDArray[np.int8]) -> list[int]:
         """What a sum read, of those of its size; one, where the other is not in sight.
 
         Two results of products that nothing saved (a branch and a shortcut), or what nothing saved and what the module
@@ -48,13 +49,13 @@ class Forward:
         start = self._begun.get(int(self.timeline.module[row]), float("-inf"))
         index = int(np.searchsorted(self._births, start))
         unsaved = [each for each in alike if self.timeline.death[each] <= self.iteration.backward_start]
-        products = [each for each in unsaved if kinds[each] == product and self.timeline.birth[each] >= start]
+        products = [each for each in unsaved if kinds[each] == Kind.PRODUCT and self.timeline.birth[each] >= start]
         if len(products) > 1:
             return products[:2]
         before = self.rows[:index]
         before = before[self.timeline.death[before] > start][-JUST_BEFORE:]
         entered = [each for each in alike if each in before][:1]
-        entered = entered if kinds[self.rows[index]] == norm else []
+        entered = entered if kinds[self.rows[index]] == Kind.NORM else []
         return [*entered, *(each for each in unsaved if each not in entered)][: 1 + len(entered)]
 
     def joined(self, row: int) -> list[int]:
@@ -81,27 +82,14 @@ class Forward:
         return bool(self.timeline.death[each] > self.timeline.birth[row])
 
 
-def resolved(
-    timeline: Timeline,
-    kinds: NDArray[np.int8],
-    *,
-    follows: int,
-    sums: int,
-    joins: int,
-    keeps: int,
-    halves: int,
-    masks: int,
-    norm: int,
-    product: int,
-    half: set[int],
-) -> NDArray[np.int8]:
-    """`kinds` with `keeps`, `halves` or `masks` in the place of the first three; `half` are those of the lower type.
+def resolved(timeline: Timeline, kinds: NDArray[np.int8]) -> NDArray[np.int8]:
+    """`kinds` with KEEPS, HALVES or MASK in the place of FOLLOWS, SUMS and JOINS.
 
     A sum, and what is joined, has the lower type where both parts do. With one operand of a sum in sight the other is
     a parameter or a broadcast one: float32.
     """
     new: NDArray[np.int8] = kinds.copy()
-    open_kinds = (follows, sums, joins)
+    open_kinds = (Kind.FOLLOWS, Kind.SUMS, Kind.JOINS)
     of_module: dict[tuple[int, int], int] = {}
     for iteration in iterations(timeline):
         forward = Forward(timeline, iteration)
@@ -109,17 +97,17 @@ def resolved(
             kind = int(kinds[row])
             if kind not in open_kinds:
                 continue
-            read = forward.joined(row) if kind == joins else []
-            if kind == sums:
-                read = forward.added(row, alike, new, norm, product)
-            lower = all(int(new[each]) in half for each in read or alike[:1])  # a sum's line has more than the sum
-            lower &= kind != sums or len(read) != 1
-            new[row] = halves if lower else keeps
+            read = forward.joined(row) if kind == Kind.JOINS else []
+            if kind == Kind.SUMS:
+                read = forward.added(row, alike, new)
+            lower = all(int(new[each]) in LOWER for each in read or alike[:1])  # a sum's line has more than the sum
+            lower &= kind != Kind.SUMS or len(read) != 1
+            new[row] = Kind.HALVES if lower else Kind.KEEPS
             if not (read or alike) and forward.beside_larger(row):
-                new[row] = masks
+                new[row] = Kind.MASK
             of_module.setdefault((int(timeline.module[row]), kind), int(new[row]))
     for row in np.flatnonzero(np.isin(new, open_kinds)).tolist():  # backward, and what no forward has
-        other = keeps if new[row] == sums else halves
+        other = Kind.KEEPS if new[row] == Kind.SUMS else Kind.HALVES
         new[row] = of_module.get((int(timeline.module[row]), int(new[row])), other)
     return new
 

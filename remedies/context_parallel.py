@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..diagnosers.text import size
-from .autocast_rows import Kind, kinds_of
+from .autocast_kinds import Kind
+from .autocast_rows import kinds_of
 from .batch_scaling import scales_with_batch, with_batch
 from .costs.parallel import context_parallel_factor
 from .estimating import Case, Change

@@ -135,5 +135,5 @@ def _without_activations(timeline: Timeline, min_bytes: int, case: Case) -> tupl
         sooner = np.maximum(given_back(timeline, back), returns + 0.1)
         parts.append(timeline.copies(rows, birth=returns, death=sooner, phase=BACKWARD))
         death[rows] = used
-    moved = timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death)
+    moved = timeline.with_death(death)
     return moved.joined(*parts), most

@@ -135,7 +135,7 @@ def _sharded_parameters(new: Timeline, timeline: Timeline, ranks: int) -> Timeli
     order = np.argsort(timeline.birth[rows], kind="stable")
     moments: NDArray[np.float64] = first - 0.9 + 0.8 * np.argsort(order) / max(1, len(rows))
     death[rows] = moments + 1e-4
-    whole = new.copies(np.arange(len(new)), birth=new.birth, death=death)
+    whole = new.with_death(death)
     sizes = np.maximum(1, -(-timeline.size[rows] // ranks))
     return whole.joined(timeline.copies(rows, birth=moments, death=timeline.death[rows], size=sizes, phase=SETUP))
 

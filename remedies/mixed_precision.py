@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from ..diagnosers.interface import Category
 from .autocast_inputs import Read, cast_for_norms, cast_for_products, gradients_cast, read_by_attention, reads
-from .autocast_rows import Kind, kinds_of, last_product, upcasts
+from .autocast_kinds import Kind
+from .autocast_rows import kinds_of, last_product, upcasts
 from .costs.links import card
 from .estimating import Case, Change
 from .interface import Band, Effort, NotApplicable, Numerics, Setting

@@ -83,7 +83,7 @@ def _read_by(timeline: Timeline, rows: Mask, allocations: int) -> NDArray[np.flo
 def _ending(timeline: Timeline, end: NDArray[np.float64]) -> Timeline:
     """No row lives longer than its `end`."""
     death = np.maximum(np.minimum(timeline.death, end), timeline.birth + 0.5)
-    return timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death)
+    return timeline.with_death(death)
 
 
 def _why_not(case: Case) -> str:

@@ -18,7 +18,7 @@ from ..diagnosers.text import size
 from .costs.transfer import fetched_factor
 from .estimating import Case, Change
 from .interface import Effort, NotApplicable, Numerics, Setting
-from .quantized_kv_cache import cache_rows, peak_of, refused, uses_end
+from .key_value_cache import cache_rows, layers_of, peak_of, refused, uses_end
 
 NAME = "offloaded-kv-cache"
 NUMERICS = Numerics.IDENTICAL
@@ -37,7 +37,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     death = timeline.death.copy()
     death[rows] = uses_end(timeline, rows)
     fetched = timeline.copies(rows, birth=_fetch_begins(case, rows), death=timeline.birth[rows] + 0.1)
-    moved = timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death)
+    moved = timeline.with_death(death)
     held = peak_of(timeline, rows)
     return Change(
         setting=Setting(name=NAME),
@@ -55,8 +55,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
 def _fetch_begins(case: Case, rows: NDArray[np.intp]) -> NDArray[np.float64]:
     """When the layer before begins: a layer's own are fetched during it. A first forward has nothing to fetch."""
     birth, module = case.timeline.birth[rows], case.timeline.module[rows]
-    starts = np.flatnonzero(np.diff(module, prepend=-2) != 0)
-    mine = np.searchsorted(starts, np.arange(len(rows)), side="right") - 1
+    starts, mine = layers_of(case.timeline, rows)
     first = np.zeros(len(starts), np.bool_)
     first[np.unique(module[starts], return_index=True)[1]] = True
     found: NDArray[np.float64] = np.where(first[mine], birth, birth[starts[np.maximum(mine - 1, 0)]])

@@ -51,7 +51,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     death[rows] = np.minimum(death[rows], timeline.birth[rows] + EVENTS_OF_A_STEP)
     temporary = timeline.is_category(Category.TEMPORARY) & timeline.is_phase(OPTIMIZER)
     held = timeline.take(rows).peak().bytes
-    shorter = timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death).without(temporary)
+    shorter = timeline.with_death(death).without(temporary)
     # a parameter's own step makes what the whole one made for it
     share = timeline.take(np.flatnonzero(temporary)).peak().bytes / max(1, held)
     own = [

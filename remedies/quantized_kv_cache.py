@@ -15,21 +15,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, Effort, NotApplicable, Numerics, Setting
-from .key_value_cache import kept_by_a_cache
-from .passes import is_training, iterations
-from .whatif_timeline import FORWARD, Mask, Timeline
+from .key_value_cache import cache_rows, peak_of, refused, uses_end
 
 NAME = "quantized-kv-cache"
 NUMERICS = Numerics.CHANGED
 EFFORT = Effort.LINES
 BITS, GROUP, RESIDUAL = 4, 64, 128  # transformers' QuantizedLayer: nbits, q_group_size, residual_length
-LEAST_SHARE = 0.05  # of the peak
 STEP_TIME = Band(low=1.0, expected=2.0, high=9.0)
 
 
@@ -65,37 +60,3 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         doubt=f"the last {RESIDUAL} tokens stay in full, and how a layer is unpacked is the library's",
         time_doubt="from kernels that read the packed values to unpacking them all for each token",
     )
-
-
-def refused(case: Case) -> str | None:
-    """Why there is nothing to do with a cache."""
-    timeline, rows = case.timeline, cache_rows(case)
-    if case.facts.optimizers or any(is_training(each, timeline) for each in iterations(timeline)):
-        return "the job trains: its forwards need no cache"
-    if not len(rows):
-        return "no key-value cache is in the trace"
-    if peak_of(timeline, rows) < LEAST_SHARE * timeline.peak().bytes:
-        return "the key-value cache is a small part of the peak"
-    return None
-
-
-def cache_rows(case: Case) -> NDArray[np.intp]:
-    """Keys and values that are kept, by birth."""
-    timeline = case.timeline
-    found: Mask = timeline.is_category(Category.KV_CACHE) | kept_by_a_cache(case)
-    rows = np.flatnonzero(found & timeline.is_phase(FORWARD))
-    return rows[np.argsort(timeline.birth[rows], kind="stable")]
-
-
-def peak_of(timeline: Timeline, rows: NDArray[np.intp]) -> int:
-    return timeline.take(rows).peak().bytes
-
-
-def uses_end(timeline: Timeline, rows: NDArray[np.intp], layers: int = 1) -> NDArray[np.float64]:
-    """When the layer of each of `rows` (by birth) has used it: when the next layer, or a later one, appends its own."""
-    birth, module = timeline.birth[rows], timeline.module[rows]
-    starts = np.flatnonzero(np.diff(module, prepend=-2) != 0)  # where another layer begins
-    begins = np.append(birth[starts], [float(timeline.events)] * layers)
-    mine = np.searchsorted(starts, np.arange(len(rows)), side="right") - 1
-    end: NDArray[np.float64] = np.minimum(begins[mine + layers], timeline.death[rows])
-    return np.maximum(end, birth + 0.2)

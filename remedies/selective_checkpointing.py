@@ -23,7 +23,8 @@ import numpy as np
 from ..diagnosers.text import size
 from .activation_checkpointing import change as whole
 from .activation_checkpointing import settings as whole_settings
-from .autocast_rows import Kind, kinds_of
+from .autocast_kinds import Kind
+from .autocast_rows import kinds_of
 from .estimating import Case, Change
 from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .passes import BlockPass
@@ -69,7 +70,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         most[start] = most.get(start, 0) + int(case.timeline.size[rows].sum())
     if not parts:
         return NotApplicable(NAME, "the blocks save nothing but the results of products")
-    moved = case.timeline.copies(np.arange(len(death)), birth=case.timeline.birth, death=death)
+    moved = case.timeline.with_death(death)
     return Change(
         setting=Setting(name=NAME, options=dict(options)),
         expected=moved.joined(*parts),

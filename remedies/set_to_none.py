@@ -57,7 +57,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         births = iteration.backward_start + span * (1 - share)
         parts.append(timeline.copies(kept, birth=births, death=timeline.death[kept], phase=BACKWARD))
     death = np.maximum(death, timeline.birth)
-    moved = timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death)
+    moved = timeline.with_death(death)
     new = moved.joined(*(_until_next(part, timeline, training) for part in parts))
     return Change(
         setting=Setting(name=NAME),
@@ -88,4 +88,4 @@ def _until_next(part: Timeline, timeline: Timeline, training: list[Iteration]) -
     following = starts[np.searchsorted(starts, part.birth, side="right")]
     ends = np.array([_end_of_step(timeline, float(start)) if np.isfinite(start) else start for start in following])
     ends = np.maximum(ends, part.birth)
-    return part.copies(np.arange(len(part)), birth=part.birth, death=np.minimum(part.death, ends))
+    return part.with_death(np.minimum(part.death, ends))

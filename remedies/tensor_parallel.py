@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnosers.text import size
-from .autocast_rows import Kind, kinds_of
+from .autocast_kinds import Kind
+from .autocast_rows import kinds_of
 from .costs.parallel import tensor_parallel_factor
 from .estimating import Case, Change
 from .interface import Effort, NotApplicable, Numerics, Setting

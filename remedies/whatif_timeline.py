@@ -77,7 +77,7 @@ class Timeline:
         return replace(self, **_columns({name: getattr(self, name)[rows] for name in _COLUMNS}))
 
     def with_death(self, death: NDArray[np.float64]) -> "Timeline":
-        return replace(self, death=death)
+        return replace(self, **_columns({"death": death}))
 
     def joined(self, *others: "Timeline") -> "Timeline":
         """The rows of this timeline and of the others (of the same trace)."""

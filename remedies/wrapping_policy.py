@@ -85,7 +85,7 @@ def _gradients_let_go(timeline: Timeline, passes: Sequence[BlockPass]) -> Timeli
         waiting = made & timeline.under(block.path) & (timeline.birth >= block.backward_start)
         waiting &= (timeline.birth < end) & (death > end + 2 * ENGINE_EVENTS) & (death <= block.iteration.end + 1)
         death[waiting] = np.maximum(end - 0.4, timeline.birth[waiting] + 0.1)
-    return timeline.copies(np.arange(len(timeline)), birth=timeline.birth, death=death)
+    return timeline.with_death(death)
 
 
 def _block(case: Case) -> int:

@@ -7,8 +7,9 @@ import torch
 from .fastmeta import Memo
 from .private import COMPOSITE_IMPLICIT, cuda_kernel_is_python, has_kernel_for
 
-# operators that torch defines itself, whose memory the files here know
-_TORCHS = ("aten", "prim", "prims", "c10d", "_c10d", "fsdp", "symm_mem", "quantized", "inductor")
+# namespaces of operators that torch defines itself, whose memory the files here know
+_TORCHS = frozenset(("aten", "prim", "prims", "fsdp", "symm_mem", "quantized", "inductor", "inductor_prims"))
+_TORCHS |= {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd"}
 
 
 class OpInfo:
@@ -41,6 +42,6 @@ class OpInfo:
         names = {argument.name for argument in arguments}
         self.factory = {"device", "dtype", "layout"} <= names and short != "_to_copy"
         self.slow = memo is not None and self.name in memo.slow and not func._schema.is_mutable
-        self.python = not self.name.startswith(_TORCHS) and cuda_kernel_is_python(self.name)
+        self.python = self.name.partition("::")[0] not in _TORCHS and cuda_kernel_is_python(self.name)
         # an operation with a kernel of its own beside the composite one runs that (silu_backward)
         self.composite = has_kernel_for(self.name, COMPOSITE_IMPLICIT) and not has_kernel_for(self.name, "CPU")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from oomdoc.diagnosers.interface import CATEGORIES, Category
-from oomdoc.remedies.autocast_rows import Kind
+from oomdoc.remedies.autocast_kinds import Kind
 from oomdoc.remedies.autocast_types import resolved
 from oomdoc.remedies.whatif_timeline import BACKWARD, FORWARD, PHASES, Run, Timeline
 
@@ -32,19 +32,7 @@ def _timeline(rows: list[tuple[str, int, float]]) -> Timeline:
 
 
 def _types(rows: list[tuple[str, int, float]], kinds: list[Kind]) -> list[Kind]:
-    found = resolved(
-        _timeline(rows),
-        np.array(kinds, np.int8),
-        follows=Kind.FOLLOWS,
-        sums=Kind.SUMS,
-        joins=Kind.JOINS,
-        keeps=Kind.KEEPS,
-        halves=Kind.HALVES,
-        masks=Kind.MASK,
-        norm=Kind.NORM,
-        product=Kind.PRODUCT,
-        half={Kind.HALVES, Kind.PRODUCT, Kind.ATTENTION, Kind.OPEN_HALF},
-    )
+    found = resolved(_timeline(rows), np.array(kinds, np.int8))
     return [Kind(each) for each in found.tolist()]
 
 
