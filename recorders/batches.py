@@ -1,4 +1,8 @@
-"""Shapes of the batches that a DataLoader gives the script: on a real GPU nobody sees what is copied to it."""
+"""What the script draws from its DataLoaders: how large their batches are, and the shapes in them.
+
+On a real GPU nobody sees what is copied to it. And the loader of `for batch in DataLoader(...)` is gone with its loop,
+before the end of the recording.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +17,12 @@ MOST_SHAPES = 1_000  # of batches of text with a length each
 
 
 class Batches:
-    """`shapes`: (shape, dtype) -> how many; `current`: the tensors of the latest batch."""
+    """`shapes`: (shape, dtype) -> how many; `current`: tensors of the latest batch; `loader`: who feeds training."""
 
     def __init__(self) -> None:
         self.shapes: dict[tuple[tuple[int, ...], str], int] = {}
         self.current: list[dict[str, object]] = []
+        self.loader: dict[str, int] | None = None  # of those drawn from, the one over the most samples
 
     def saw(self, batch: Any) -> None:
         tensors = list(tensors_in(batch))
@@ -27,6 +32,12 @@ class Batches:
             if key in self.shapes or len(self.shapes) < MOST_SHAPES:
                 self.shapes[key] = self.shapes.get(key, 0) + 1
 
+    def drew(self, iterator: Any) -> None:
+        size = getattr(iterator._index_sampler, "batch_size", None)
+        samples = length(iterator._dataset)
+        if isinstance(size, int) and (self.loader is None or samples > self.loader["samples"]):
+            self.loader = {"batch_size": size, "samples": samples}
+
     @contextmanager
     def install(self) -> Iterator[None]:
         iterators: Any = _BaseDataLoaderIter
@@ -34,6 +45,7 @@ class Batches:
 
         def following(iterator: Any) -> Any:
             batch = own(iterator)
+            self.drew(iterator)
             self.saw(batch)
             return batch
 
@@ -46,3 +58,11 @@ class Batches:
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def length(dataset: Any) -> int:
+    """Samples of a data set; 0 for an iterable one, or one of unknown length."""
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return 0

@@ -137,7 +137,7 @@ class CudaRecorder:
         hooks = self.hooks
         inputs = {**self.log.inputs, **self.batches.shapes}
         return {
-            **describe(hooks.live_roots(), hooks.live_optimizers()),
+            **describe(hooks.live_roots(), hooks.live_optimizers(), self.batches.loader),
             "inputs": [{"shape": list(shape), "dtype": dtype, "count": n} for (shape, dtype), n in inputs.items()],
             "batch": self.batches.current,
             "autocast": hooks.autocast,

@@ -5,7 +5,7 @@ Plain values only; read back by `remedies.job_facts`. Call it before a dump, whi
 
 import gc
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,13 +13,18 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..remedies.runtime.modules import of_classes, repeated_blocks
+from .batches import length
 
 
-def describe(roots: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> dict[str, object]:
-    """Facts of the models (outermost modules) and optimizers that a script used.
+def describe(
+    roots: Iterable[torch.nn.Module],
+    optimizers: Iterable[torch.optim.Optimizer],
+    loader: Mapping[str, int] | None = None,
+) -> dict[str, object]:
+    """Facts of the models (outermost modules) and optimizers that a script used, and of the `loader` that fed it.
 
-    Module paths are those of `named_modules()`, the class name for a root. Bytes are of this rank (a DTensor counts
-    with its shard).
+    Where no batch was drawn yet, the DataLoader is looked for among what exists. Module paths are those of
+    `named_modules()`, the class name for a root. Bytes are of this rank (a DTensor counts with its shard).
     """
     roots = list(roots)
     modules: dict[str, str] = {}
@@ -48,7 +53,7 @@ def describe(roots: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.
             isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for root in roots for module in root.modules()
         ),
         "training_mode": any(root.training for root in roots) if roots else None,
-        "loader": _loader(),
+        "loader": dict(loader) if loader else _loader(),
     }
 
 
@@ -124,15 +129,8 @@ def _loader() -> dict[str, object] | None:
         else:
             continue
         if isinstance(size, int):
-            found.append((_length(dataset), size))
+            found.append((length(dataset), size))
     if not found:
         return None
     samples, batch_size = max(found)
     return {"batch_size": batch_size, "samples": samples}
-
-
-def _length(dataset: Any) -> int:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):  # an iterable data set, or one of unknown length
-        return 0

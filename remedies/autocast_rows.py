@@ -24,6 +24,9 @@ _FLOAT32 = re.compile(r"^(Softmax|LogSoftmax|.*Loss|.*Embedding|.*EmbeddingBag|S
 _PRODUCT_CALL = re.compile(
     r"scaled_dot_product|matmul|einsum|\bbmm\b|baddbmm|\blinear\(|\bconv[123]d\(|_in_projection|attention_interface|\s@\s"
 )
+_WEIGHTS_CALL = re.compile(  # a product with a parameter, where the module does not call another one for it
+    r"\blinear\(|\bconv(_transpose)?[123]d\(|_in_projection|\s@\sself\.|(matmul|einsum|mm)\([^)]*self\."
+)
 _FOLLOWING_CALL = re.compile(
     r"\b(relu|gelu|silu|tanh|sigmoid|dropout|hardtanh|leaky_relu|elu|mish)_?\(|activation\(|act_fn\("
 )
@@ -121,6 +124,8 @@ def _of_text(text: str, normed: bool) -> Kind | None:
         return Kind.KEEPS
     if "scaled_dot_product" in text:
         return Kind.ATTENTION
+    if _WEIGHTS_CALL.search(text):
+        return Kind.PRODUCT
     if _PRODUCT_CALL.search(text):
         return Kind.HALVES
     if _JOINING_CALL.search(text):

@@ -104,7 +104,7 @@ def _cast(case: Case, kinds: NDArray[np.int8], read: Mapping[Iteration, list[Rea
     old = np.zeros(len(new), np.bool_)
     old[: len(timeline)] = half & ~loss_rows
     new = new.resized(old, 0.5)
-    old[: len(timeline)] = scores
+    old[: len(timeline)] = scores | copied_results(timeline, kinds)
     return new.without(old)
 
 
@@ -121,6 +121,29 @@ def _scores(timeline: Timeline, kinds: NDArray[np.int8]) -> Mask:
             first = rows[timeline.birth[rows].argmin()]  # of the size of the output: it stands for it
             if (timeline.size[rows] > timeline.size[first]).any():
                 found[rows[rows != first]] = True
+    return found
+
+
+def copied_results(timeline: Timeline, kinds: NDArray[np.int8]) -> Mask:
+    """What float32 attention's result was copied to at once, to have another order of dimensions.
+
+    The kernels for float32 return (batch, length, heads, size), those for lower types the order of the query: there
+    is nothing to copy then (aten/src/ATen/native/transformers/cuda/attention.cu).
+    """
+    found = np.zeros(len(timeline), np.bool_)
+    for iteration in iterations(timeline):
+        inside = activation_rows(timeline) & (timeline.birth >= iteration.start)
+        rows = np.flatnonzero(inside & (timeline.birth < iteration.backward_start))
+        rows = rows[np.argsort(timeline.birth[rows], kind="stable")]
+        attention = kinds[rows] == Kind.ATTENTION
+        result = -1
+        for row, mine in zip(rows.tolist(), attention.tolist(), strict=True):
+            if mine:
+                result = row if result < 0 else result
+                continue
+            if result >= 0 and kinds[row] == Kind.OPEN_HALF and timeline.module[row] == timeline.module[result]:
+                found[row] = timeline.size[row] == timeline.size[result]
+            result = -1
     return found
 
 
@@ -165,16 +188,24 @@ def _weights_cast(
     back = timeline.is_phase(BACKWARD) & (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
     spans = []
     seen: set[int] = set()
+    called = {timeline.modules[module] for module in np.unique(timeline.module[inside]).tolist() if module >= 0}
     for row in rows[np.argsort(timeline.birth[rows])].tolist():
         module = int(timeline.module[row])
         if module in seen:
             continue
         seen.add(module)
-        size = case.facts.parameter_bytes_used_by_module.get(timeline.modules[module], 0) // 2
+        size = _multiplied(case, timeline.modules[module], called) // 2
         of_module = timeline.birth[back & (timeline.module == module)]
         end = float(of_module.max()) + 0.9 if len(of_module) else iteration.end
         spans.append((size, float(timeline.birth[row]) - 0.5, end))
     return new.added(spans, category=Category.AUTOCAST_CACHE, phase=FORWARD, step=iteration.step)
+
+
+def _multiplied(case: Case, path: str, called: set[str]) -> int:
+    """Bytes of a module's own parameters, and of those in modules inside it that it does not call (`out_proj`)."""
+    inside = path + "."
+    used = case.facts.parameter_bytes_used_by_module
+    return sum(n for each, n in used.items() if each == path or (each.startswith(inside) and each not in called))
 
 
 def loss_cast(

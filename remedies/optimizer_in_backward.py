@@ -19,7 +19,7 @@ from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, Effort, NotApplicable, Numerics, Setting
-from .passes import is_training, iterations
+from .passes import accumulates, is_training, iterations
 from .whatif_timeline import BACKWARD, OPTIMIZER
 
 NAME = "optimizer-in-backward"
@@ -33,10 +33,9 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     training = [each for each in iterations(timeline) if is_training(each, timeline)]
     if not training or not timeline.is_category(Category.GRADIENT).any():
         return NotApplicable(NAME, "no backward that makes gradients is in the trace")
-    steps = sum(run.phase == OPTIMIZER for run in timeline.runs)
-    if steps == 0:
+    if not any(run.phase == OPTIMIZER for run in timeline.runs):
         return NotApplicable(NAME, "no optimizer step is in the trace")
-    if len(training) > 1.5 * steps:
+    if accumulates(training):
         return NotApplicable(NAME, "several backwards make one step: gradients have to wait for the last")
     if _clips(case):
         return NotApplicable(NAME, "clip_grad_norm_ reads all gradients before the step")

@@ -68,6 +68,11 @@ def is_training(iteration: Iteration, timeline: Timeline) -> bool:
     return iteration.backward_start < timeline.events
 
 
+def accumulates(training: Sequence[Iteration]) -> bool:
+    """Several backwards make one step. A step that allocates nothing (SGD's second) is a step all the same."""
+    return len(training) > 1.5 * len({each.step for each in training})
+
+
 def activation_rows(timeline: Timeline) -> Mask:
     """What a forward (and the loss after it) makes: activations, autocast's casts not among them."""
     return timeline.is_category(Category.ACTIVATION) & timeline.is_phase(FORWARD, OTHER)

@@ -18,7 +18,7 @@ from ..diagnosers.interface import Category
 from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, Effort, NotApplicable, Numerics, Setting
-from .passes import Iteration, is_training, iterations
+from .passes import Iteration, accumulates, is_training, iterations
 from .whatif_timeline import BACKWARD, OPTIMIZER, Mask, Timeline
 
 NAME = "set-to-none"
@@ -28,9 +28,8 @@ EFFORT = Effort.REPAIR
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     timeline = case.timeline
-    steps = [run.start for run in timeline.runs if run.phase == OPTIMIZER]
     training = [each for each in iterations(timeline) if is_training(each, timeline)]
-    if not steps or len(training) > 1.5 * len(steps):
+    if not any(run.phase == OPTIMIZER for run in timeline.runs) or accumulates(training):
         return NotApplicable(NAME, "no optimizer step follows each backward: gradients have to wait")
     if not any(_waiting(timeline, each).any() for each in training):
         return NotApplicable(NAME, "no gradient of an earlier step is alive in a forward")

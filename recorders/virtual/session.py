@@ -15,6 +15,7 @@ from ...errors import OomdocError
 from ...snapshots import writer
 from ...snapshots.model import Snapshot
 from ...snapshots.unpickler import collector_paused
+from ..batches import Batches
 from ..cycles import unreachable
 from ..facts import describe
 from ..holders import holders
@@ -51,6 +52,7 @@ class Session:
     rank: int = 0
     world_size: int = 1
     hooks: Hooks
+    batches: Batches = field(default_factory=Batches)
     mailbox: Mailbox = field(default_factory=lambda: Mailbox(0))
     roles: Roles
     thread_contexts: list[Callable[[], AbstractContextManager[object]]] = field(default_factory=list)
@@ -82,7 +84,7 @@ class Session:
     def _facts(self) -> dict[str, object]:
         hooks = self.hooks
         return {
-            **describe(hooks.live_roots(), hooks.live_optimizers()),
+            **describe(hooks.live_roots(), hooks.live_optimizers(), self.batches.loader),
             "holders": holders(),
             "unreachable": unreachable(),
             "host": held_on_host(hooks.live_roots(), hooks.live_optimizers()),
@@ -141,7 +143,7 @@ def _engine(session: Session) -> Iterator[None]:
 
 @contextmanager
 def _hooks(session: Session) -> Iterator[None]:
-    with session.hooks.install():
+    with session.hooks.install(), session.batches.install():
         yield
 
 

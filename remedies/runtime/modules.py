@@ -83,7 +83,7 @@ def repeated_blocks(root: torch.nn.Module) -> tuple[str, ...]:
 
     Those children of the outermost lists and sequences of modules that have parameters and a class that occurs at
     least twice there. Where a model keeps several such lists, all count that carry at least a tenth of the
-    parameters of the largest.
+    parameters of the largest. Of a list of stages (of a ResNet, a Swin, a UNet) it is the blocks inside them.
     """
     sizes: Counter[str] = Counter()
     counts: Counter[str] = Counter()
@@ -108,14 +108,16 @@ def _blocks(container: torch.nn.Module) -> list[tuple[str, int]]:
 
 
 def _outermost_lists(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """Lists of modules with a repeated class of blocks; a list without one is looked into."""
+    """Lists of modules with a repeated class of blocks; a list without one, or of stages, is looked into."""
+    inside = [found for child in module.children() for found in _outermost_lists(child)]
     if isinstance(module, _CONTAINERS):
-        names = Counter(name for name, _ in _blocks(module))
-        if names and names.most_common(1)[0][1] >= 2:
+        blocks = _blocks(module)
+        name, count = next(iter(Counter(name for name, _ in blocks).most_common(1)), ("", 0))
+        stages = len({size for each, size in blocks if each == name}) == count  # each of another width
+        if count >= 2 and not (stages and inside):
             yield module
             return
-    for child in module.children():
-        yield from _outermost_lists(child)
+    yield from inside
 
 
 def _user_class(module: torch.nn.Module) -> str:

@@ -22,6 +22,7 @@ from .sources import source_line
 from .tree import Names, Node, tree_of
 
 LEAST_SHARE = 0.05  # of what a forward saves, for a repeated call to be one of the model's blocks
+STAGES_APART = 2  # times that the largest stage of a network keeps what the smallest does; its blocks are alike
 _STEP = re.compile(r"Optimizer\.step#(\w+)\.step")
 _OPTIMIZERS = {
     "adam.py": "Adam", "adamw.py": "AdamW", "sgd.py": "SGD", "adagrad.py": "Adagrad", "rmsprop.py": "RMSprop",
@@ -91,26 +92,33 @@ def _is_fused_attention(stacks: Stacks, stack: int) -> bool:
 
 
 def _blocks(timeline: Timeline, iteration: Iteration, root: Node) -> tuple[str, ...]:
-    """The outermost calls that one place makes at least twice, and that keep something for backward."""
+    """The outermost calls that one place makes at least twice, and that keep something for backward.
+
+    Of stages (each keeps another amount, one twice as much as another) it is the calls repeated inside them.
+    """
     saved = for_backward(timeline, iteration)
     total = sum(int(timeline.size[row]) for row in root.all_rows() if saved[row])
-    found: list[str] = []
 
-    def descend(node: Node, depth: int) -> None:
+    def kept_by(node: Node) -> int:
+        return sum(int(timeline.size[row]) for row in node.all_rows() if saved[row])
+
+    def descend(node: Node, depth: int) -> list[str]:
+        found: list[str] = []
         by_call: dict[object, list[Node]] = {}
         for child in node.children:
             by_call.setdefault(child.call, []).append(child)
         for children in by_call.values():
-            kept = sum(int(timeline.size[row]) for child in children for row in child.all_rows() if saved[row])
+            kept = [kept_by(child) for child in children]
+            inside = [path for child in children for path in descend(child, depth + 1)]
+            stages = len(set(kept)) == len(kept) and max(kept) > STAGES_APART * min(kept)
             repeated = depth > 0 and len(children) > 1 and any(child.children for child in children)
-            if repeated and kept >= LEAST_SHARE * total:
+            if repeated and sum(kept) >= LEAST_SHARE * total and not (stages and inside):
                 found.extend(child.path for child in children)
             else:
-                for child in children:
-                    descend(child, depth + 1)
+                found.extend(inside)
+        return found
 
-    descend(root, 0)
-    return tuple(found)
+    return tuple(descend(root, 0))
 
 
 def _facts(timeline: Timeline, class_of: dict[str, str], blocks: tuple[str, ...], snapshot: Snapshot) -> JobFacts:

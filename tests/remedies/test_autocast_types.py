@@ -1,11 +1,15 @@
 """Types under autocast that follow from what an operation reads, on timelines that can be counted by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from oomdoc.diagnosers.interface import CATEGORIES, Category
 from oomdoc.remedies.autocast_kinds import Kind
 from oomdoc.remedies.autocast_types import resolved
-from oomdoc.remedies.whatif_timeline import BACKWARD, FORWARD, PHASES, Run, Timeline
+from oomdoc.remedies.mixed_precision import copied_results
+from oomdoc.remedies.passes import accumulates, iterations
+from oomdoc.remedies.whatif_timeline import BACKWARD, FORWARD, OPTIMIZER, PHASES, Run, Timeline
 
 BACKWARD_START, EVENTS = 50.0, 100
 SAVED = 90.0
@@ -72,3 +76,18 @@ def test_what_is_joined_has_the_wider_type() -> None:
 def test_a_mask_beside_a_float32_dropout_is_no_float() -> None:
     rows = [("e", 64, 5.0), ("drop", 64, SAVED), ("drop", 16, SAVED)]
     assert _types(rows, [Kind.KEEPS, Kind.FOLLOWS, Kind.FOLLOWS]) == [Kind.KEEPS, Kind.KEEPS, Kind.MASK]
+
+
+def test_the_copy_of_an_attentions_result_goes_and_that_of_another_result_does_not() -> None:
+    rows = [("a", 48, SAVED), ("a", 16, SAVED), ("a", 1, SAVED), ("a", 16, SAVED), ("a", 16, SAVED)]
+    kinds = np.array([Kind.OPEN_HALF, Kind.ATTENTION, Kind.ATTENTION, Kind.OPEN_HALF, Kind.OPEN_HALF], np.int8)
+    assert copied_results(_timeline(rows), kinds).tolist() == [False, False, False, True, False]
+
+
+def test_a_second_step_that_allocates_nothing_is_a_step() -> None:
+    """SGD's state exists after the first: no run of the optimizer is between the second backward and the end."""
+    runs = [(FORWARD, 1), (BACKWARD, 1), (OPTIMIZER, 1), (FORWARD, 2), (BACKWARD, 2)]
+    made = replace(_timeline([("a", 1, 2.0)]), runs=tuple(Run(p, s, i, i + 1) for i, (p, s) in enumerate(runs)))
+    assert not accumulates(iterations(made))
+    again = replace(made, runs=tuple(replace(run, step=1) for run in made.runs))
+    assert accumulates(iterations(again))

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from oomdoc.recorders.batches import Batches
 from oomdoc.recorders.facts import describe
 from oomdoc.remedies.job_facts import JobFacts, read
 from oomdoc.snapshots.model import Recording
@@ -50,6 +51,26 @@ def test_parameters_blocks_and_state_are_those_of_the_model() -> None:
     assert facts.bytes_of_dtype == {"float32": size}
 
 
+def _stages(*widths: int) -> torch.nn.Module:
+    class Block(torch.nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.parts = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU())
+
+    class Stage(torch.nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.blocks = torch.nn.ModuleList(Block(width) for _ in range(2))
+
+    return torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.ModuleList(map(Stage, widths)))
+
+
+def test_of_stages_that_differ_the_blocks_inside_are_the_blocks() -> None:
+    """A ResNet, a Swin; layers that are alike are blocks, whatever lists (of experts) they have inside."""
+    assert describe([_stages(2, 4, 8)], [])["blocks"] == [f"1.{s}.blocks.{b}" for s in range(3) for b in range(2)]
+    assert describe([_stages(4, 4, 4)], [])["blocks"] == ["1.0", "1.1", "1.2"]
+
+
 def test_a_loader_that_only_its_loop_knows_is_found() -> None:
     class Many(torch.utils.data.Dataset[int]):
         def __len__(self) -> int:
@@ -62,6 +83,16 @@ def test_a_loader_that_only_its_loop_knows_is_found() -> None:
         facts = read(_recording(describe([torch.nn.Linear(2, 2)], [])))
         break
     assert facts.loader_batch_size == 7
+
+
+def test_a_loader_that_went_with_its_loop_was_seen_when_batches_were_drawn() -> None:
+    batches = Batches()
+    with batches.install():
+        for _ in torch.utils.data.DataLoader(range(12), batch_size=4):  # type: ignore[arg-type]
+            pass
+        for _ in torch.utils.data.DataLoader(range(6), batch_size=6):  # type: ignore[arg-type]  # of an evaluation
+            pass
+    assert read(_recording(describe([torch.nn.Linear(2, 2)], [], batches.loader))).loader_batch_size == 4
 
 
 def test_a_snapshot_without_facts_has_none() -> None:
