@@ -16,8 +16,11 @@ class Band:
     def at(self, allocated: int) -> None:
         """After each allocation."""
         self._low_before, self._allocated = self.low, allocated
-        self.low = max(self.low, allocated - self._below)
-        self.high = max(self.high, allocated + self._above)
+        low, high = allocated - self._below, allocated + self._above
+        if low > self.low:
+            self.low = low
+        if high > self.high:
+            self.high = high
 
     def came(self, address: int, less: int, more: int) -> None:
         """The allocation that comes next is an estimate, and can be so many bytes less and more."""

@@ -36,7 +36,7 @@ _FILLS = frozenset(
     )
 )
 TRANSFERS = _FILLS | {_ADD}
-_PRODUCTS = frozenset((_aten.mm.default, _aten.bmm.default, _aten._unsafe_view.default))
+PRODUCTS = frozenset((_aten.mm.default, _aten.bmm.default, _aten._unsafe_view.default))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class Engine:
             return record if self._accumulates(record, args[0], args[1]) else None
         return record if self._adds_bias(record, args[0], args[1]) else None
 
-    def done(self, func: Any, result: Any) -> None:
-        """Remember a product; call it after each forward operation that allocated."""
-        self._product = raw_storage(result)._cdata if func in _PRODUCTS else 0
+    def done(self, product: Any) -> None:
+        """Call it after each operation that allocated, with its result if it is one of `PRODUCTS`."""
+        self._product = 0 if product is None else raw_storage(product)._cdata
 
     def at_node(self, allocations: int) -> None:
         """Call before each operation of a backward pass; `allocations` is the session's count so far."""

@@ -60,12 +60,14 @@ class KernelCall:
                 tracker.device.might_take(each.between[1], self._index)
             return
         device, context = tracker.device, tracker.device.context
+        if each.kind == "handle" and self._handle_key(each) in tracker.handles:
+            return
         context.stack = device.stacks.capture(4)
         category = context.category
         context.category = WORKSPACE if each.is_workspace else TEMPORARY
         try:
             if each.kind == "handle":
-                self._handle(each)
+                tracker.handles[self._handle_key(each)] = self._scratch(each, each.bytes)
             elif each.kind == "trial":
                 self._try(each)
             elif each.instead:
@@ -78,12 +80,10 @@ class KernelCall:
         finally:
             context.category = category
 
-    def _handle(self, each: Scratch) -> None:
+    def _handle_key(self, each: Scratch) -> tuple[int, int, bool, str]:
         """A handle's workspace outlives the call: one per device, stream, thread role and library."""
-        tracker, device = self._tracker, self._tracker.device
-        key = (self._index, device.streams[self._index], current_graph_task_id() != -1, each.source)
-        if key not in tracker.handles:
-            tracker.handles[key] = self._scratch(each, each.bytes)
+        stream = self._tracker.device.streams[self._index]
+        return self._index, stream, current_graph_task_id() != -1, each.source
 
     def _scratch(self, each: Scratch, nbytes: int) -> int:
         between = None

@@ -55,16 +55,13 @@ _ALL_OF_A_LIST = 8
 
 
 class Operands:
-    """What one pass over the arguments found."""
+    """What one pass over the arguments found; one is made for each operation, so what was not found costs nothing."""
 
-    __slots__ = ("host", "index", "meta", "real", "second")
-
-    def __init__(self) -> None:
-        self.index = -1  # of the virtual GPU of the first CUDA operand
-        self.second = -1  # of another one, -1 = none
-        self.host = False  # a virtual host operand with dimensions
-        self.meta = False  # a true meta operand
-        self.real = False  # a real tensor with dimensions
+    index = -1  # of the virtual GPU of the first CUDA operand
+    second = -1  # of another one, -1 = none
+    host = False  # a virtual host operand with dimensions
+    meta = False  # a true meta operand
+    real = False  # a real tensor with dimensions
 
 
 def look(args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any] | None, several: bool, found: Operands) -> Operands:

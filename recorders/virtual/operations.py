@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from .engine import PRODUCTS, TRANSFERS
 from .fastmeta import Memo
 from .private import COMPOSITE_IMPLICIT, cuda_kernel_is_python, has_kernel_for
 
@@ -20,16 +21,25 @@ class OpInfo:
         "communicates",
         "composite",
         "factory",
+        "func",
         "inplace",
+        "likeness",
         "may_resize",
         "name",
+        "product",
         "python",
         "slow",
+        "transfers",
         "view",
     )
 
     def __init__(self, func: Any, memo: Memo | None = None) -> None:
+        self.func = func
+        self.transfers = func in TRANSFERS
+        self.product = func in PRODUCTS
         self.name: str = func.name()
+        # made in the likeness of a tensor, not computed from it
+        self.likeness = self.name.endswith("_like") or "::new_" in self.name
         self.communicates = self.name.startswith(("c10d", "_c10d", "fsdp"))
         # torch.compile's defaults capture neither scalar outputs nor sizes that depend on values
         self.breaks_graph = torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags

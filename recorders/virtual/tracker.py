@@ -13,7 +13,7 @@ import torch
 from ...diagnosers.interface import CATEGORIES, Category
 from ..errors import UnsupportedOperationError
 from .device import GpuTarget, VirtualDevice
-from .engine import TRANSFERS, Engine, transfer
+from .engine import Engine, transfer
 from .fastmeta import Memo
 from .fused_kinds import OTHER
 from .fusion import Fusion
@@ -25,6 +25,7 @@ from .operations import OpInfo
 from .private import (
     FAKE_MODE_KEY,
     HigherOrderOperator,
+    OpOverload,
     TorchDispatchMode,
     current_graph_task_id,
     fake_tensor_class,
@@ -71,7 +72,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         self.handles: dict[tuple[int, int, bool, str], int] = {}  # (device, stream, in backward, source) -> address
         self.tried: set[object] = set()  # (device, key) of the calls for which a library has tried its algorithms
         self.estimated: dict[str, list[int]] = {}  # source -> [times, bytes] of estimated scratch
-        self._ops: dict[Any, OpInfo] = {}
+        self._ops: dict[int, OpInfo] = {}  # by identity: an operation's own hash is Python, and slow
         self._foreign: dict[type, int] = {}  # 0 plain, 1 FakeTensor, 2 wrapper subclass
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -83,7 +84,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
                 return _propagate(func, args, kwargs or {})
         if get_dispatch_mode(FAKE_MODE_KEY) is not None:
             return _propagate(func, args, kwargs or {})
-        if isinstance(func, HigherOrderOperator):
+        if type(func) is not OpOverload and isinstance(func, HigherOrderOperator):
             with self:
                 return run_eagerly(func, args, kwargs or {}, self)
         inside.depth += 1
@@ -109,9 +110,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         return worst
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        info = self._ops.get(func)
+        info = self._ops.get(id(func))
         if info is None:
-            info = self._ops[func] = OpInfo(func, self.memo)
+            info = self._ops[id(func)] = OpInfo(func, self.memo)
             if self.taught is not None and (told := self.taught(func)) is not None:
                 self.handlers[func] = told
             elif info.python:
@@ -141,10 +142,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
 
         `run` makes the outputs instead of `func`, for operations that `meta` cannot do, or not as CUDA does.
         """
-        info = info or self._ops.get(func) or OpInfo(func, self.memo)
+        info = info or self._ops.get(id(func)) or OpInfo(func, self.memo)
         found = look(args, kwargs, self.device.count > 1, Operands())
         asked = kwargs.get("device") if kwargs else None
-        kind, index = placement(found, asked, self.device.current)
+        kind: Kind | None = Kind.CUDA
+        index = found.index
+        if asked is not None or index < 0:
+            kind, index = placement(found, asked, self.device.current)
         if kind is None:
             if not info.factory or not wants_virtual(args, kwargs):
                 return func(*args, **kwargs)
@@ -179,7 +183,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         if engine is not None:
             if in_backward:
                 engine.at_node(device.allocations)
-            if func in TRANSFERS:
+            if info.transfers:
                 donor = engine.donor(func, args, kwargs, in_backward)
         context.category = self.category if self.category >= 0 else self._role(info, args, in_backward)
         self.category = -1
@@ -202,7 +206,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
         finally:
             context.category = -1
         if engine is not None:
-            engine.done(func, result)
+            engine.done(result if info.product else None)
         if self.after is not None:
             self.after(func, args, kwargs, result)
         return result
@@ -263,8 +267,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its __init
             return COMMUNICATION
         if in_backward:
             return ACTIVATION if torch.is_grad_enabled() else -1  # recomputation, or a graph of gradients
-        if info.name.endswith("_like") or "::new_" in info.name:
-            return -1  # made in the likeness of a tensor, not computed from it
+        if info.likeness:
+            return -1
         if self.device.context.phase_category < 0 and torch.is_grad_enabled():
             return ACTIVATION if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args) else -1
         return -1

@@ -70,9 +70,10 @@ _KEEPS = frozenset((_aten._amp_foreach_non_finite_check_and_unscale_.default,)) 
 class _Facts:
     """What of an operation's schema matters here."""
 
-    __slots__ = ("opaque", "written")
+    __slots__ = ("func", "opaque", "written")
 
     def __init__(self, func: Any) -> None:
+        self.func = func
         name = func._schema.name.removeprefix("aten::")
         seeded = torch.Tag.nondeterministic_seeded in func.tags
         self.opaque = seeded or name.startswith(("empty", "new_empty", "resize", "_fused_", "_foreach_copy"))
@@ -91,7 +92,7 @@ class Values:
 
     def __init__(self, session: "Session") -> None:
         self._session = session
-        self._facts: dict[Any, _Facts] = {}
+        self._facts: dict[int, _Facts] = {}  # by identity
         self._spreads = False  # whether there ever were spread indices: only these have big shadows
 
     def after(self, func: Any, args: Args, kwargs: Kwargs, result: Any) -> None:
@@ -105,9 +106,9 @@ class Values:
             if record.nbytes > LIMIT_BYTES and func in _FILLS:
                 _fill(func, args, kwargs, result)
                 return
-        facts = self._facts.get(func)
+        facts = self._facts.get(id(func))
         if facts is None:
-            facts = self._facts[func] = _Facts(func)
+            facts = self._facts[id(func)] = _Facts(func)
         known = None if facts.opaque else compute(func, args, kwargs, result)
         if known is None and func in _COUNTS:
             self._count(func, args, kwargs, result)

@@ -1,7 +1,7 @@
 """How fast one rank of many is: Llama-3 under FSDP2 as users write it, at 8 billion and 405 billion parameters.
 
-The command's own time and the steady step are measured against what a user accepts; the memory of the recording per
-event beside them.
+The steady step is measured beside one of the same model on torch's own `meta` device, without sharding and without
+oomdoc. The whole command's time and the memory of the recording per event are told.
 """
 
 import json
@@ -35,19 +35,24 @@ def measured(folder: Path, size: str, nodes: int) -> dict[str, float]:
     return {**json.loads(told.read_text()), "command_s": seconds, "wall_s": wall}
 
 
+def on_meta(folder: Path, size: str) -> float:
+    """CPU seconds of the fastest steady step of the whole model on `meta`."""
+    told = folder / "meta.json"
+    subprocess.run([sys.executable, str(JOB), size, str(told), "meta"], check=True, capture_output=True)
+    step_s: float = json.loads(told.read_text())["step_s"]
+    return step_s
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "nodes", "step_s", "command_s"), [("8b", 8, 0.5, 25.0), ("405b", 512, 2.0, None)])
-def test_a_rank_of_many(
-    size: str, nodes: int, step_s: float, command_s: float | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("size", "nodes"), [("8b", 8), ("405b", 512)])
+def test_a_rank_of_many(size: str, nodes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
-    found = measured(tmp_path, size, nodes)
+    found, meta = measured(tmp_path, size, nodes), on_meta(tmp_path, size)
     with capsys.disabled():
         print(  # noqa: T201
-            f"\nLlama-3-{size} as rank 0 of {8 * nodes}: step {found['step_s']:.2f} CPU s, command "
-            f"{found['command_s']:.1f} CPU s ({found['wall_s']:.1f} s), {found['events']:.0f} events, "
+            f"\nLlama-3-{size} as rank 0 of {8 * nodes}: step {found['step_s']:.2f} CPU s, {meta:.2f} whole on meta; "
+            f"command {found['command_s']:.1f} CPU s ({found['wall_s']:.1f} s), {found['events']:.0f} events, "
             f"{found['bytes_per_event']:.0f} bytes of memory per event"
         )
-    assert found["step_s"] <= step_s
-    assert command_s is None or found["command_s"] <= command_s
+    assert found["step_s"] <= meta
     assert found["bytes_per_event"] <= MOST_BYTES_PER_EVENT
