@@ -129,10 +129,10 @@ def _placed(job: JobOptions, topology: str | None) -> JobOptions:
 
 def applicable(plan: "Plan") -> "Candidate | None":
     """The best candidate that `run --apply` can put in force; some changes have to be made by hand."""
-    from ..remedies.config_file import OPTIONS
+    from ..remedies.combining import can_be_applied
     from ..remedies.planner import best
 
-    able = [each for each in plan.candidates if all(setting.name in OPTIONS for setting in each.estimate.settings)]
+    able = [each for each in plan.candidates if can_be_applied(each.estimate)]
     return best(replace(plan, candidates=tuple(able)))
 
 

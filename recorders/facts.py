@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ..remedies.runtime.modules import of_classes, repeated_blocks
+from ..remedies.runtime.modules import of_classes, repeated_blocks, user_class
 from .batches import length
 
 
@@ -34,7 +34,7 @@ def describe(
     parameters: dict[int, torch.Tensor] = {}
     for root in roots:
         paths = {id(module): path or type(root).__name__ for path, module in root.named_modules()}
-        modules.update({path: type(module).__name__ for path, module in _named(root)})
+        modules.update({path: user_class(module) for path, module in _named(root)})
         blocks += [paths[id(block)] for block in of_classes(root, repeated_blocks(root)) if id(block) in paths]
         for path, module in _named(root):
             for parameter in module.parameters(recurse=False):

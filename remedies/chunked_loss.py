@@ -58,7 +58,8 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
 def _logits(case: Case) -> tuple[Mask, int]:
     """Rows of the logits' size from the last product on, with what backward makes of that size, and that size.
 
-    Only where the loss makes something of the logits' size and saves it (their log-softmax).
+    Of twice the size as well, where logits in half precision are cast to float32 for the loss. Only where the loss
+    makes something of these sizes and saves it (their log-softmax).
     """
     timeline = case.timeline
     found = np.zeros(len(timeline), np.bool_)
@@ -71,13 +72,17 @@ def _logits(case: Case) -> tuple[Mask, int]:
         if last < 0:
             continue
         logits = int(timeline.size[last])
-        same = timeline.size == logits
+        same, cast = timeline.size == logits, timeline.size == 2 * logits
         inside = (timeline.birth >= timeline.birth[last]) & (timeline.birth < iteration.backward_start)
-        made = activation_rows(timeline) & same & inside
-        if not (made & saved_rows(timeline, iteration) & (timeline.birth > timeline.birth[last])).any():
+        made = activation_rows(timeline) & (same | cast) & inside
+        saved = made & saved_rows(timeline, iteration) & (timeline.birth > timeline.birth[last])
+        if not saved.any():
             continue
-        size = max(size, logits)
+        size = max(size, int(timeline.size[saved].max()))
         back = timeline.is_category(Category.TEMPORARY, Category.ACTIVATION) & timeline.is_phase(BACKWARD)
         back &= (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
+        halves = timeline.birth[back & same]  # the gradient is cast back: what is as large later is another's
         found |= made | (back & same)
+        if (saved & cast).any() and len(halves):
+            found |= back & cast & (timeline.birth <= halves.min())
     return found, size

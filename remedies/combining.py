@@ -10,7 +10,7 @@ from .all_remedies import REMEDIES
 from .config_file import OPTIONS
 from .estimating import Case, product
 from .evaluating import Evaluated, changes_of, evaluate, margin_of
-from .interface import Numerics, Setting
+from .interface import Estimate, Numerics, Setting
 
 COMBINED = (
     "eight-bit-optimizer", "mixed-precision", "chunked-loss", "activation-checkpointing", "gradient-accumulation",
@@ -98,6 +98,6 @@ def _dominated(names: Set[str], step_time: float, fitting: Sequence[Evaluated]) 
     )
 
 
-def can_be_applied(settings: Sequence[Setting]) -> bool:
-    """`run --apply` puts all of them in force; others have to be made by hand."""
-    return all(setting.name in OPTIONS for setting in settings)
+def can_be_applied(estimate: Estimate) -> bool:
+    """`run --apply` puts all of its changes in force; others have to be made by hand."""
+    return not estimate.by_hand and all(setting.name in OPTIONS for setting in estimate.settings)

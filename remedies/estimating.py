@@ -54,6 +54,7 @@ class Change:
     why: str
     doubt: str = ""  # why the band of the peak has a width
     time_doubt: str = ""  # why the band of the step time has one
+    by_hand: str = ""  # why `run --apply` cannot make the change for this script, where it can for others
     config: AllocatorConfig | None = None  # other allocator settings, where the remedy is one
 
 

@@ -130,6 +130,7 @@ def _judged(
             numerics=worst([change.numerics for change in changes]),
             why=why + (f" ({doubts})" if doubts else ""),
             spread=_spread(case, changes, margin),
+            by_hand="; ".join(change.by_hand for change in changes if change.by_hand),
         ),
         fits=_fits(band, run.fits, case.job.capacity_bytes, cut),
         reserved_bytes=run.peak_reserved_bytes,

@@ -79,6 +79,7 @@ class Estimate:
     numerics: Numerics
     why: str  # one sentence: what is saved, from what evidence, and what it costs
     spread: str = ""  # why the two bands are as wide as they are
+    by_hand: str = ""  # why `run --apply` cannot make the change for this script
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,7 @@ def _verified(candidates: Sequence[Candidate], verify: Verify | None, at_most: i
 
 def _worth_verifying(candidates: Sequence[Candidate]) -> list[int]:
     """Best first; then the fastest that should fit; then one of each family (the same names) before a second one."""
-    able = [i for i, each in enumerate(candidates) if each.fits is not False and can_be_applied(each.estimate.settings)]
+    able = [i for i, each in enumerate(candidates) if each.fits is not False and can_be_applied(each.estimate)]
     fitting = [i for i in able if candidates[i].fits]
     fastest = sorted(fitting, key=lambda i: candidates[i].estimate.step_time_factor.expected)[:1]
     first: dict[str, int] = {}

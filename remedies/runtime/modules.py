@@ -103,7 +103,7 @@ def _blocks(container: torch.nn.Module) -> list[tuple[str, int]]:
         single = type(child).__module__.startswith("torch.nn") and not any(True for _ in child.children())
         size = sum(p.numel() for p in child.parameters())
         if size and not single and not isinstance(child, _CONTAINERS):
-            found.append((_user_class(child), size))
+            found.append((user_class(child), size))
     return found
 
 
@@ -120,7 +120,7 @@ def _outermost_lists(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     yield from inside
 
 
-def _user_class(module: torch.nn.Module) -> str:
+def user_class(module: torch.nn.Module) -> str:
     """The class as the user wrote it, below what `fully_shard` puts on top."""
     cls = type(module)
     if cls.__name__.startswith("FSDP") and len(cls.__mro__) > 2 and cls.__mro__[1].__name__ == "FSDPModule":
