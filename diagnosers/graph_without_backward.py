@@ -32,6 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..snapshots.model import Action
 from ..snapshots.timeline import lifetimes
 from .attribution.facts import gather
 from .attribution.phases import BACKWARD, FORWARD, OPTIMIZER, run_starts
@@ -143,7 +144,7 @@ def _only_forwards(profile: DeviceProfile) -> bool:
         if phases & {"backward", "optimizer"} or "forward" not in phases:
             return False
         job = profile.snapshot.recording
-        whole = profile.oom is None and not (job and "ended" in job.facts)  # else the last forward was cut off
+        whole = not _ran_out(profile) and not (job and "ended" in job.facts)  # else the last forward was cut off
         return whole or sum(mark.phase == "forward" for mark in profile.recording.marks) > 1
     facts = gather(profile.snapshot, profile.device_snapshot)
     phase = facts.phases.phase
@@ -152,7 +153,12 @@ def _only_forwards(profile: DeviceProfile) -> bool:
     if (facts.signs & (Sign.OPTIMIZER_INIT | Sign.OPTIMIZER | Sign.ENGINE)).any():
         return False
     rounds = len(run_starts(facts.phases, FORWARD))
-    return profile.oom is None or rounds > 1
+    return not _ran_out(profile) or rounds > 1
+
+
+def _ran_out(profile: DeviceProfile) -> bool:
+    """Whether the process ended out of memory, on whichever of its devices: then no backward can follow on any."""
+    return any((device.trace.action == Action.OOM).any() for device in profile.snapshot.devices)
 
 
 def _kept_share(profile: DeviceProfile, event: int, kept: Mapping[int, object]) -> float:

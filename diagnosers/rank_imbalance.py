@@ -3,7 +3,8 @@
 What it means
     The card that is fullest decides: the others have room that nobody uses. Typical of pipeline stages (embedding and
     head on one, more micro-batches in flight on the first), of one process that also loads or logs for all, and of
-    batches of uneven length.
+    batches of uneven length. A process that uses several cards (`nn.DataParallel`, a model that is spread by a
+    `device_map`) has the same trouble when one of them runs out.
 
 Evidence used
     The highest live bytes of each rank, and in which category the fullest differs most from the median rank.
@@ -13,8 +14,9 @@ Example
     was to improve on (zero-bubble issue 36).
 
 Known limits
-    Needs the snapshots of at least two ranks. A rank that ran out of memory earlier than the others were recorded is
-    compared at its own moment.
+    Needs the snapshots of at least two ranks, or a snapshot of one process with several cards that ran out on the
+    fullest; that cards which did not run out are unlike may be meant. A rank that ran out of memory earlier than the
+    others were recorded is compared at its own moment.
 
 What the remedies change
     balance-ranks: give the full stage fewer layers, shard its tables (vocabulary parallel), recompute only there, or
@@ -40,10 +42,13 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> None:
 
 def compare_ranks(devices: Sequence[DeviceProfile], thresholds: Mapping[str, float]) -> Finding | None:
     """Over all devices of a job; None where they are alike, or only one is known."""
-    if len({device.rank for device in devices}) < 2:
+    ordered = sorted((device for device in devices if device.live_bytes), key=_needs)
+    if len(ordered) < 2:
         return None
-    ordered = sorted(devices, key=_needs)
     median, fullest = ordered[(len(ordered) - 1) // 2], ordered[-1]
+    one_process = len({device.rank for device in ordered}) < 2
+    if one_process and fullest.oom is None:
+        return None
     more = _needs(fullest) - _needs(median)
     failed = any(device.oom for device in devices)
     if more < thresholds["min_share"] * _needs(fullest) or more < thresholds["min_bytes"]:
@@ -52,7 +57,8 @@ def compare_ranks(devices: Sequence[DeviceProfile], thresholds: Mapping[str, flo
         fullest.categories, key=lambda each: fullest.bytes_of(each) - median.bytes_of(each), default=Category.UNKNOWN
     )
     held = held_by_line(fullest, (b for b in fullest.live if b.category is category))
-    rows = [f"rank {d.rank}: {size(_needs(d))}{_most(d)}" for d in ordered[::-1][:MOST_RANKS]]
+    name = "device" if one_process else "rank"
+    rows = [f"{name} {_number(d, one_process)}: {size(_needs(d))}{_most(d)}" for d in ordered[::-1][:MOST_RANKS]]
     part = more / _needs(fullest)
     share = fullest.categories.get(category)
     told = share is not None and share.confidence is not Confidence.UNKNOWN
@@ -65,8 +71,8 @@ def compare_ranks(devices: Sequence[DeviceProfile], thresholds: Mapping[str, flo
         code=CODE,
         name=NAME,
         severity=severe,
-        title=f"Rank {fullest.rank} needs {size(_needs(fullest))}, {size(more)} ({percent(part)}) more than the median"
-        f" rank: most of it {category.value}",
+        title=f"{name.capitalize()} {_number(fullest, one_process)} needs {size(_needs(fullest))}, {size(more)}"
+        f" ({percent(part)}) more than the median {name}: most of it {category.value}",
         rank=fullest.rank,
         device=fullest.device,
         bytes=more,
@@ -76,6 +82,10 @@ def compare_ranks(devices: Sequence[DeviceProfile], thresholds: Mapping[str, flo
         locations=locations(held),
         remedies=REMEDIES,
     )
+
+
+def _number(device: DeviceProfile, one_process: bool) -> int:
+    return device.device if one_process else device.rank
 
 
 def _needs(device: DeviceProfile) -> int:

@@ -43,7 +43,8 @@ def phases_by_shape(trace: Trace, lives: Lifetimes, steps: Sequence[Window]) -> 
         phase[window.first : window.last + 1] = OPTIMIZER
     freed = np.flatnonzero(lives.free_requested < events)
     at = lives.free_requested[freed]
-    born_in = np.where(lives.birth[freed] < 0, BACKWARD, phase[np.maximum(lives.birth[freed], 0)])
+    older = BACKWARD if (phase == BACKWARD).any() else OTHER  # what never trains drops no gradients
+    born_in = np.where(lives.birth[freed] < 0, older, phase[np.maximum(lives.birth[freed], 0)])
     phase[at[np.isin(phase[at], (OTHER, OPTIMIZER)) & (born_in == BACKWARD)]] = ZERO_GRAD
     is_alloc = trace.action == Action.ALLOC
     run_start, run_end = runs(phase, is_alloc, np.zeros(events, np.bool_))

@@ -93,6 +93,8 @@ TABLE: tuple[Entry, ...] = (
         python=True,
     ),
     Entry(Sign.OPTIMIZER, r"^profile_hook_step$", python=True),
+    # what torch puts around the step of every optimizer, of whatever name and file
+    Entry(Sign.OPTIMIZER, r"^(wrapper|_use_grad)$", r"(^|[/\\])torch[/\\]optim[/\\]optimizer\.py$", python=True),
     Entry(Sign.OPTIMIZER_INIT, r"^__init__$", _OPTIMIZER_FILE, python=True),
     Entry(Sign.ZERO_GRAD, r"^zero_grad$", python=True),
     Entry(Sign.OPTIMIZER, r"^(step|_optimizer_step)$", _ZERO_FILE, python=True),

@@ -1,9 +1,11 @@
 """Whatever the reader lets through, the diagnosis does not crash on."""
 
 import random
+from typing import Any
 
 import pytest
 from oomdoc.diagnosers.diagnose import diagnose
+from oomdoc.diagnosers.interface import Category
 from oomdoc.diagnosers.profile import build
 from oomdoc.errors import UnreadableInputError
 from oomdoc.snapshots import reader
@@ -76,3 +78,13 @@ def test_odd_values_do_not_crash_a_diagnosis(seed: int) -> None:
         diagnose(build([snapshot]))
         diagnosed += 1
     assert diagnosed > 60
+
+
+def test_what_never_trained_drops_no_gradient(kit: Any) -> None:
+    """A recording of one event: something that is older than it goes."""
+    job = kit.Job()
+    addresses = [job.alloc(32 << 20, ()) for _ in range(4)]
+    job.events.clear()
+    job.free(addresses[0], ())
+    (device,) = build([job.snapshot()]).devices
+    assert device.categories.keys() == {Category.UNKNOWN}

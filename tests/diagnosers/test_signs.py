@@ -15,6 +15,7 @@ SITE = "/venv/lib/python3.12/site-packages/torch/"
         (Frame(SITE + "optim/adam.py", 150, "_init_group"), Sign.OPTIMIZER),
         (Frame("/home/me/my_optimizer.py", 71, "step"), Sign.OPTIMIZER),
         (Frame(SITE + "optim/optimizer.py", 500, "profile_hook_step"), Sign.OPTIMIZER),
+        (Frame(SITE + "optim/optimizer.py", 493, "wrapper"), Sign.OPTIMIZER),  # around a step in any file
         (Frame(SITE + "optim/optimizer.py", 1066, "zero_grad"), Sign.ZERO_GRAD),
         (Frame("??", 0, "torch::autograd::Engine::thread_main(...)"), Sign.ENGINE),
         (Frame("??", 0, "torch::autograd::AccumulateGrad::apply(...)"), Sign.ACCUMULATE),
@@ -35,6 +36,7 @@ def test_a_frame_carries_its_sign(frame: Frame, sign: int) -> None:
     ("frame", "sign"),
     [
         (Frame("/home/me/train.py", 12, "step"), Sign.OPTIMIZER),  # a training loop's own step
+        (Frame(SITE + "optim/lr_scheduler.py", 130, "wrapper"), Sign.OPTIMIZER),
         (Frame(SITE + "optim/lr_scheduler.py", 80, "step"), Sign.OPTIMIZER),
         (Frame("/home/me/benchmarking_script.py", 65, "benchmark_forward"), Sign.TUNING),
         # a graph that Python drops has generated nodes on its stack, but the engine does not run
