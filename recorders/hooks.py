@@ -21,6 +21,7 @@ from torch.nn.modules import module as _module
 from torch.optim import optimizer as _optimizer
 
 from ..diagnosers.interface import CATEGORIES, Category
+from .wrappers import wrapped_by
 
 SETUP, FORWARD, BACKWARD, OPTIMIZER, OTHER = "setup", "forward", "backward", "optimizer", "other"
 PARAMETER, BUFFER, GRADIENT, STATE, INPUT = (
@@ -351,12 +352,8 @@ def local_bytes(tensor: torch.Tensor | None) -> int:
 
 def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The plain tensors that a wrapper subclass (DTensor, ...) holds; a plain tensor itself."""
-    flatten = getattr(type(tensor), "__tensor_flatten__", None)
-    if flatten is None:
-        return [tensor]
-    names, _ = flatten(tensor)
-    parts = [getattr(tensor, name) for name in names]  # a DTensor's mesh is among them
-    return [inner for part in parts if isinstance(part, torch.Tensor) for inner in plain_tensors(part)]
+    parts = wrapped_by(tensor)
+    return [tensor] if parts is None else [inner for part in parts for inner in plain_tensors(part)]
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from .private import raw_is_meta, raw_storage
+from .promises import Part, Promise, Unknown, follows, kept, made
 from .scratch import Args, Kwargs
 from .storages import RECORDS, Kind, StorageRecord
 
@@ -41,25 +42,35 @@ _CARRIES_POLICY = frozenset(
 ALL_OF = frozenset((_aten.all.default, _aten.all.dim, _aten.all.dims, _aten._is_all_true.default))
 
 
-class Unknown(Exception):  # noqa: N818  # a signal, not an error
-    """An operand has no shadow."""
-
-
 def shadow(tensor: torch.Tensor) -> torch.Tensor | None:
     """The CPU tensor that shares shape and strides with `tensor` and holds its values, None when they are unknown."""
     record = RECORDS.get(raw_storage(tensor)._cdata) if tensor.layout is torch.strided else None
-    if record is None:
-        return None
-    if record.values is None:
+    storage = None if record is None else _storage(record)
+    return None if storage is None else over(storage, tensor)
+
+
+def _storage(record: StorageRecord) -> torch.UntypedStorage | None:
+    """The values of a whole storage; only what `own` has been called for may be written to."""
+    values = record.values
+    if values is None:
         if record.constant is None or record.nbytes > SPREAD_LIMIT_BYTES:
             return None
         value, dtype = record.constant
-        record.values = torch.full((record.nbytes // dtype.itemsize,), value, dtype=dtype).untyped_storage()
+        values = record.values = torch.full((record.nbytes // dtype.itemsize,), value, dtype=dtype).untyped_storage()
         record.constant = None
-    if record.values.nbytes() != record.nbytes:
+    storage = values.storage() if isinstance(values, Promise) else values
+    if storage is None or storage.nbytes() != record.nbytes:
         record.values = None  # resized
         return None
-    return over(record.values, tensor)
+    return storage
+
+
+def own(tensor: torch.Tensor) -> None:
+    """Before the shadow of `tensor` is written to: what promises follow from stays as it is."""
+    record = RECORDS.get(raw_storage(tensor)._cdata) if raw_is_meta(tensor) else None
+    if record is not None and isinstance(record.values, Promise):
+        storage = _storage(record)
+        record.values = None if storage is None else storage.clone()  # type: ignore[no-untyped-call]
 
 
 def counted(tensor: torch.Tensor) -> tuple[torch.Tensor | None, bool]:
@@ -86,6 +97,11 @@ def compute(func: Any, args: Args, kwargs: Kwargs, result: Any = None) -> tuple[
     except Unknown:
         return None
     level = max(levels)
+    if level >= SPREAD:
+        try:
+            shadows, keywords = made(shadows), {name: made(value) for name, value in keywords.items()}
+        except Unknown:
+            return None
     if level == POLICY:
         if func in ALL_OF:
             return None  # of what nobody knows, `all` is True: a loop ends (values.py)
@@ -105,32 +121,91 @@ def _shadowed(value: Any, levels: list[int]) -> Any:
             if value.numel() > LIMIT:
                 raise Unknown
             return value
+        record = RECORDS.get(raw_storage(value)._cdata) if value.layout is torch.strided else None
+        if record is not None and isinstance(record.values, Promise) and not record.values.made:
+            levels.append(SPREAD)
+            return Part(record.values, value)  # not computed before all operands are known
         known = shadow(value)
-        if known is None:
+        if known is None or record is None:
             raise Unknown
-        levels.append(RECORDS[raw_storage(value)._cdata].assumed)
+        levels.append(record.assumed)
         return known
     if isinstance(value, (list, tuple)):
         return [_shadowed(each, levels) for each in value]
     return value
 
 
+def promise(func: Any, args: Args, kwargs: Kwargs, result: torch.Tensor, written: list[torch.Tensor]) -> bool:
+    """Keep what a big result follows from, where that is spread indices; False where it is unknown, or not big."""
+    place = next((i for i, each in enumerate(args) if written and each is written[0]), None)
+    if len(written) > 1 or (written and place is None):
+        return False
+    record = RECORDS.get(raw_storage(result)._cdata)
+    if record is None or record.kind is not Kind.CUDA or not LIMIT_BYTES < record.nbytes <= SPREAD_LIMIT_BYTES:
+        return False
+    if result.is_floating_point() or (not written and not covers(result, record)):
+        return False
+    levels = [KNOWN]
+    try:
+        operands = [_promised(each, levels) for each in args]
+        named = {name: _promised(value, levels) for name, value in kwargs.items() if name != "pin_memory"}
+    except Unknown:
+        return False
+    if max(levels) != SPREAD:
+        return False
+    if "device" in named:
+        named["device"] = torch.device("cpu")
+    base = None if place is None else operands[place]
+    record.values = follows(func, operands, named, result, record.nbytes, base)
+    record.constant, record.assumed = None, SPREAD
+    return True
+
+
+def _promised(value: Any, levels: list[int]) -> Any:
+    """An operand as it is now, whatever becomes of its tensor."""
+    if isinstance(value, torch.Tensor):
+        if not raw_is_meta(value):
+            if value.numel() > LIMIT:
+                raise Unknown
+            return value.clone()
+        record = RECORDS.get(raw_storage(value)._cdata)
+        if record is None or value.layout is not torch.strided:
+            raise Unknown
+        if not isinstance(record.values, Promise):
+            storage = _storage(record)
+            if storage is None:
+                raise Unknown
+            record.values = kept(storage)
+        if record.values.nbytes != record.nbytes:
+            raise Unknown  # resized
+        levels.append(record.assumed)
+        return Part(record.values, value)
+    if isinstance(value, (list, tuple)):
+        return [_promised(each, levels) for each in value]
+    return value
+
+
 def keep(result: Any, known: Any, level: int) -> None:
     """Give the outputs their shadows."""
-    if isinstance(result, torch.Tensor):
+    if isinstance(result, torch.Tensor) and isinstance(known, Promise):
+        record = RECORDS.get(raw_storage(result)._cdata)
+        if record is not None and record.kind is Kind.CUDA and record.nbytes == known.nbytes:
+            record.values, record.constant, record.assumed = known, None, level
+    elif isinstance(result, torch.Tensor):
         if not (isinstance(known, torch.Tensor) and raw_is_meta(result) and known.shape == result.shape):
             return
         record = RECORDS.get(raw_storage(result)._cdata)
         limit = SPREAD_LIMIT_BYTES if level == SPREAD and not result.is_floating_point() else LIMIT_BYTES
         if record is None or record.kind is not Kind.CUDA or not 0 < record.nbytes <= limit:
             return
-        if record.values is None:
-            if not covers(result, record):
-                return
+        if covers(result, record) and (record.values is None or isinstance(record.values, Promise)):
             record.values = torch.UntypedStorage(record.nbytes)  # type: ignore[no-untyped-call]
+        own(result)
+        if record.values is None:
+            return
         record.assumed = level
         record.constant = None
-        over(record.values, result).copy_(known)
+        over(record.values, result).copy_(known)  # type: ignore[arg-type]  # `own` leaves no promise
     elif isinstance(result, (list, tuple)) and isinstance(known, (list, tuple)):
         for each, value in zip(result, known, strict=False):
             keep(each, value, level)
@@ -150,7 +225,7 @@ def tell(output: torch.Tensor, held: Sequence[torch.Tensor], result: Callable[..
     """What `result` makes of the values of `held` (virtual or real) is what `output` holds from now on, if known."""
     levels = [KNOWN]
     try:
-        value = result(*[_shadowed(each, levels) for each in held])
+        value = result(*made([_shadowed(each, levels) for each in held]))
     except Unknown:
         value = None
     if value is None:

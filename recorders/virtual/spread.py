@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
+from .promises import Promise
 from .scratch import Args, Arguments, Kwargs
+from .shadows import LIMIT_BYTES
 
 _aten = torch.ops.aten
 
@@ -25,10 +27,16 @@ def _along(func: Any, args: Args, kwargs: Kwargs, default: int = -1) -> int:
     return int(x.shape[dim]) if x.dim() else 1
 
 
-def _spread(like: torch.Tensor, bins: int, low: int = 0) -> torch.Tensor | None:
-    if bins < 2 or like.numel() < bins:
+def _spread(like: torch.Tensor, bins: int, low: int = 0) -> torch.Tensor | Promise | None:
+    count, dtype = like.numel(), like.dtype
+    if bins < 2 or count < bins:
         return None
-    return (torch.arange(like.numel()) % bins + low).to(like.dtype).view(like.shape)
+
+    def make() -> torch.Tensor:
+        return (torch.arange(count) % bins + low).to(dtype)
+
+    nbytes = count * dtype.itemsize
+    return make().view(like.shape) if nbytes <= LIMIT_BYTES else Promise(nbytes, lambda: make().untyped_storage())
 
 
 def _chosen(func: Any, args: Args, kwargs: Kwargs, result: Any) -> Any:

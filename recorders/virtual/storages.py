@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..wrappers import wrapped_by
 from .private import functorch_inner, is_functorch_wrapper, raw_device, raw_is_meta, raw_storage
 
 if TYPE_CHECKING:
     from .fusion import Deferred
+    from .promises import Promise
 
 
 class Kind(IntEnum):
@@ -55,7 +57,7 @@ class StorageRecord(weakref.ref[torch.UntypedStorage]):
     address: int  # 0 = the allocator holds nothing for it
     event: int  # index of its alloc event in the device's log, -1 = none
     born: int  # how many storages had been allocated when it was
-    values: torch.UntypedStorage | None  # what it holds, where that is known (values.py)
+    values: "torch.UntypedStorage | Promise | None"  # what it holds, where that is known (values.py)
     assumed: int  # ... and how surely: a level of shadows.py
     constant: tuple[int | float | bool, torch.dtype] | None  # what all its elements are, where it has no `values`
     deferred: "Deferred | None"  # compiled code has not put it into memory (fusion.py)
@@ -188,22 +190,14 @@ def index_of(tensor: torch.Tensor) -> int:
     return 0 if record is None else record.index
 
 
-def _wrapped(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The first tensor inside a wrapper such as DTensor, which has no memory of its own."""
-    flatten = getattr(tensor, "__tensor_flatten__", None)
-    names = flatten()[0] if flatten is not None else ()
-    inner = getattr(tensor, names[0]) if names else None
-    return inner if isinstance(inner, torch.Tensor) and inner is not tensor else None
-
-
 def device_of(tensor: torch.Tensor) -> torch.device:
     """The device as the user's script must see it: `cuda:N` for virtual tensors, whatever `inside` says."""
     if not raw_is_meta(tensor):
         return raw_device(tensor)
     record = RECORDS.get(storage_key(tensor))
     if record is None:
-        inner = _wrapped(tensor)
-        return _CUDA[0] if inner is None else device_of(inner)
+        inner = wrapped_by(tensor)  # a wrapper has no memory of its own
+        return device_of(inner[0]) if inner else _CUDA[0]
     if record.kind is Kind.CUDA:
         return _CUDA[record.index]
     return CPU if record.kind is Kind.HOST else META

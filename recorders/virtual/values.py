@@ -28,6 +28,8 @@ from .shadows import (
     covers,
     drop,
     keep,
+    own,
+    promise,
     shadow,
     tensors,
 )
@@ -103,12 +105,14 @@ class Values:
             record = RECORDS.get(raw_storage(result)._cdata)
             if record is None or (record.nbytes > LIMIT_BYTES and not self._big(func, args, result, record)):
                 return
-            if record.nbytes > LIMIT_BYTES and func in _FILLS:
+            if record.nbytes > LIMIT_BYTES and func in _FILLS and covers(result, record):
                 _fill(func, args, kwargs, result)
                 return
         facts = self._facts.get(id(func))
         if facts is None:
             facts = self._facts[id(func)] = _Facts(func)
+        if self._spreads and self._promised(facts, func, args, kwargs, result):
+            return
         known = None if facts.opaque else compute(func, args, kwargs, result)
         if known is None and func in _COUNTS:
             self._count(func, args, kwargs, result)
@@ -122,6 +126,15 @@ class Values:
             if known[1] == POLICY and func in _ABSORBED:
                 _absorb(func, args, result)
 
+    def _promised(self, facts: _Facts, func: Any, args: Args, kwargs: Kwargs, result: Any) -> bool:
+        """Whether what a big result follows from is kept for its values; else what is written to is made ready."""
+        written = list(facts.written_of(args, kwargs)) if facts.written else []
+        if isinstance(result, torch.Tensor) and not facts.opaque and promise(func, args, kwargs, result, written):
+            return True
+        for tensor in written:
+            own(tensor)
+        return False
+
     def _big(self, func: Any, args: Args, result: torch.Tensor, record: StorageRecord) -> bool:
         """Whether anything is known, or to be known, of a big result: integers that follow from spread indices."""
         if result.is_floating_point() or record.nbytes > SPREAD_LIMIT_BYTES:
@@ -129,6 +142,8 @@ class Values:
             return False
         if func in _FILLS or func in SOURCES or record.values is not None or record.constant is not None:
             return True
+        if not covers(result, record):
+            return False  # a part of what is unknown was written
         return self._spreads and any(
             (held := RECORDS.get(raw_storage(each)._cdata)) is not None and held.values is not None
             for each in tensors(args)
@@ -193,6 +208,8 @@ def _settle_one(func: Any, args: Args, kwargs: Kwargs, result: torch.Tensor, fac
     if func in _ABSORBED:
         _absorb(func, args, result)
     elif func is _aten.copy_.default:
+        if promise(_aten._to_copy.default, (args[1],), {"dtype": result.dtype}, result, []):
+            return
         source = compute(_aten._to_copy.default, (args[1],), {"dtype": result.dtype})
         if source is not None:
             keep(result, source[0].expand(result.shape), source[1])

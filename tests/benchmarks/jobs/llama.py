@@ -33,10 +33,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--recompute", choices=["none", "full", "second", "ops"], default="none")
     parser.add_argument("--compile", action="store_true", help="each block, and with chunks the loss")
+    parser.add_argument("--compile-loss", action="store_true", help="as torchtitan does since 2025")
     parser.add_argument("--loss-chunks", type=int, default=0, help="torchtune's chunked loss")
     parser.add_argument("--in-backward", action="store_true", help="the optimizer steps as each gradient comes")
     parser.add_argument("--lora", type=int, default=0, help="rank of adapters on every linear layer")
     parser.add_argument("--fused", action="store_true")
+    parser.add_argument("--float8", choices=["local", "gathered"], help="torchao's, by tensor; gathered: in float8")
     return parser.parse_args()
 
 
@@ -168,14 +170,26 @@ def adapt(model: Llama, rank: int) -> None:
                 setattr(module, name, Lora(child, rank))
 
 
+def to_float8(model: Llama, how: str) -> None:
+    """torchtitan's: every linear layer but the last, dynamic scales of whole tensors."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig(enable_fsdp_float8_all_gather=how == "gathered")
+    convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name != "output")
+
+
+def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+
 def chunk_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
 
 
 def loss_of(model: Llama, tokens: Tensor, labels: Tensor, args: argparse.Namespace) -> Tensor:
     if not args.loss_chunks:
-        logits = model(tokens)
-        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        whole = torch.compile(mean_loss) if args.compile_loss else mean_loss
+        return whole(model(tokens), labels)
     each = torch.compile(chunk_loss) if args.compile else chunk_loss
     parts = zip(model(tokens, args.loss_chunks), labels.chunk(args.loss_chunks, dim=1), strict=True)
     return sum(each(part, label) for part, label in parts) / labels.numel()
@@ -198,6 +212,8 @@ def main() -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     with default_dtype(torch.bfloat16) if args.bf16 else nullcontext(), torch.device("meta"):
         model = Llama(args.size, args.length)
+    if args.float8:
+        to_float8(model, args.float8)
     recompute(model, args.recompute)
     if args.compile:
         for layer in model.layers:
@@ -234,6 +250,10 @@ def main() -> None:
                 torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
             optimizer.step()
             optimizer.zero_grad()
+        if args.float8 == "gathered":
+            from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+
+            precompute_float8_dynamic_scale_for_fsdp(model)
     active = torch.cuda.memory_stats()["active_bytes.all.peak"]
     for name, value in (
         ("allocated", torch.cuda.max_memory_allocated()),
