@@ -35,7 +35,8 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     if not case.facts.known:
         return NotApplicable(NAME, "nothing in the snapshot says how the model is built: record it with `oomdoc run`")
     if not case.facts.bytes_of_dtype.get("float32"):
-        return NotApplicable(NAME, "the parameters are not float32")
+        known = case.facts.bytes_of_dtype
+        return NotApplicable(NAME, "the parameters are not float32" if known else "no parameters are known here")
     spec = card(case.job.gpu)
     if spec is not None and "bf16" not in spec.flops:
         return NotApplicable(NAME, f"{spec.title} has no bfloat16")

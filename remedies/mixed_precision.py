@@ -42,7 +42,9 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     if not case.facts.known:
         return NotApplicable(NAME, "the snapshot does not say which module made what: record it with `oomdoc run`")
     if not case.facts.bytes_of_dtype.get("float32"):
-        return NotApplicable(NAME, "the parameters are not float32: there is nothing to cast")
+        known = case.facts.bytes_of_dtype
+        why = "the parameters are not float32: there is nothing to cast" if known else "no parameters are known here"
+        return NotApplicable(NAME, why)
     if case.facts.gathered_dtype in ("bfloat16", "float16"):
         return NotApplicable(NAME, f"FSDP gathers the parameters in {case.facts.gathered_dtype} already")
     spec = card(case.job.gpu)

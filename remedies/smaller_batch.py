@@ -23,10 +23,14 @@ NUMERICS = Numerics.CHANGED
 EFFORT = Effort.SETTING
 
 
+UNKNOWN_BATCH = "the recording does not say how many samples a batch has: divide it where the script makes it"
+
+
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
+    """Halvings of the batch; of one that nothing tells, as parts of it."""
     batch = case.job.batch_size or case.facts.loader_batch_size
     if batch is None:
-        return NotApplicable(NAME, "no torch DataLoader with a batch size was seen")
+        return tuple(Setting(name=NAME, options={"divided_by": 2**k}) for k in (1, 2, 3))
     if batch < 2:
         return NotApplicable(NAME, "the batch has one sample")
     sizes = list(dict.fromkeys(max(1, batch // 2**k) for k in (1, 2, 3)))
@@ -35,17 +39,22 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
 
 def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     batch = case.job.batch_size or case.facts.loader_batch_size
-    if batch is None:
+    if batch is None and "divided_by" not in options:
         return NotApplicable(NAME, "no torch DataLoader with a batch size was seen")
-    size = int(options["batch_size"])
-    ratio = size / batch
+    if batch is not None and "batch_size" in options:
+        divisor, fewer = batch / int(options["batch_size"]), f"{options['batch_size']} instead of {batch}"
+    else:
+        divisor, fewer = int(options["divided_by"]), f"{options['divided_by']} times fewer"
+    by_hand = "" if "batch_size" in options else UNKNOWN_BATCH
     return Change(
-        setting=Setting(name=NAME, options={"batch_size": size}),
-        expected=with_batch(case.timeline, ratio, case.job.gpu),
+        setting=Setting(name=NAME, options=dict(options)),
+        expected=with_batch(case.timeline, 1 / divisor, case.job.gpu),
         low=None,
         high=None,
-        step_time_factor=step_time(batch / size),
+        step_time_factor=step_time(divisor),
         numerics=NUMERICS,
-        why=f"activations and inputs of {size} instead of {batch} samples; another training, with more steps",
+        why=f"activations and inputs of {fewer} samples; another training, with more steps"
+        + (f"; {by_hand}" if by_hand else ""),
+        by_hand=by_hand,
         time_doubt="for the same samples: none where the kernels stay large, 8 % a halving where they do not",
     )

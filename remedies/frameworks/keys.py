@@ -85,7 +85,7 @@ def patch(
     foreign = content.get("schema") == "oomdoc.config/1"
     if content and (foreign or not set(content) & set(keys["recognised_by"])):
         raise OomdocError(f"this is no {draft.title}: it has none of its keys. Nothing was changed.")
-    handlers = {"gradient-accumulation": cut_batch, "smaller-batch": _smaller_batch, **(own or {})}
+    handlers = {"gradient-accumulation": cut_batch, "smaller-batch": smaller_batch, **(own or {})}
     # the batch comes last: what can be refused for its sake is not half written then
     for setting in sorted(settings, key=lambda each: each.name in ("gradient-accumulation", "smaller-batch")):
         handler = handlers.get(setting.name)
@@ -237,8 +237,12 @@ def divided(draft: Draft, key: str, batch: int, micro_batches: int) -> int:
     return batch // micro_batches
 
 
-def _smaller_batch(draft: Draft, setting: Setting) -> bool:
+def smaller_batch(draft: Draft, setting: Setting) -> bool:
     if "batch" not in draft.table:
         return False
-    draft.set(batch_key(draft), int(setting.options["batch_size"]))
+    key = batch_key(draft)
+    if "batch_size" in setting.options:
+        draft.set(key, int(setting.options["batch_size"]))
+    else:
+        draft.refuse(setting.name, f"the recording does not say the batch: divide {key} by hand")
     return True

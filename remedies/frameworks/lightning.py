@@ -119,6 +119,5 @@ def _smaller(draft: keys.Draft, setting: Setting) -> bool:
     key = keys.batch_key(draft)
     if draft.get(key) is None:
         draft.refuse(setting.name, "no batch_size is under data: lower it in the DataModule")
-    else:
-        draft.set(key, int(setting.options["batch_size"]))
-    return True
+        return True
+    return keys.smaller_batch(draft, setting)

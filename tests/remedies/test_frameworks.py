@@ -78,10 +78,17 @@ def test_each_remedy_alone_is_written_or_refused(name: str) -> None:
     """No remedy passes in silence, also one that no table knows."""
     text = (CONFIGS / name).read_text()
     framework = detect(text, name)
-    for setting in (*EVERY, _setting("cpu-offload", what=["activations"]), _setting("of-tomorrow")):
+    smaller = (_setting("smaller-batch", batch_size=2), _setting("smaller-batch", divided_by=2))
+    for setting in (*EVERY, *smaller, _setting("cpu-offload", what=["activations"]), _setting("of-tomorrow")):
         patch = framework.patch(text, (setting,), Target(batch_size=16, world_size=8))
         assert patch.text != text or patch.unsupported or patch.notes, setting
         assert framework.patch(patch.text, (setting,), Target(batch_size=16, world_size=8)).text == patch.text
+
+
+def test_a_batch_that_nothing_tells_is_not_halved_at_every_fix() -> None:
+    patch = FRAMEWORKS["hf"].patch(HF, (_setting("smaller-batch", divided_by=2),), Target())
+    assert patch.text == HF
+    assert patch.unsupported[0].reason.endswith("divide per_device_train_batch_size by hand")
 
 
 def test_a_plain_script_gets_an_oomdoc_yaml_that_can_be_read() -> None:

@@ -55,6 +55,17 @@ def test_a_slip_of_the_script_comes_before_what_is_faster(record: Callable[..., 
     assert "mixed-precision" in names
 
 
+def test_a_batch_that_nothing_tells_is_offered_in_parts(record: Callable[..., DeviceProfile]) -> None:
+    by_hand = record("train_by_hand.py", ("--batch-size", "8", "--length", "128"))
+    job = Job(gpu="a100-80gb", capacity_bytes=1 << 40, world_size=1)
+    made = plan(by_hand, job, limits=Constraints(only=("smaller-batch",)))
+    half, quarter, _ = sorted(made.candidates, key=lambda each: -each.estimate.predicted_peak_bytes.expected)
+    assert half.estimate.settings == (Setting(name="smaller-batch", options={"divided_by": 2}),)
+    assert half.estimate.predicted_peak_bytes.expected > quarter.estimate.predicted_peak_bytes.expected
+    assert "the recording does not say how many samples a batch has" in half.estimate.why
+    assert half.estimate.by_hand
+
+
 def test_every_estimate_is_a_band_with_a_reason_and_saves_something(plain: DeviceProfile) -> None:
     made = plan(plain, _job(None, ranks=2))
     assert {"mixed-precision", "activation-checkpointing", "gradient-accumulation", "fsdp", "cpu-offload"} <= {
