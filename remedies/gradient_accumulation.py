@@ -20,7 +20,7 @@ from typing import Any
 from .batch_scaling import with_batch, with_gradients_waiting
 from .estimating import Case, Change
 from .interface import Band, Effort, NotApplicable, Numerics, Setting
-from .passes import iterations
+from .passes import trains
 
 NAME = "gradient-accumulation"
 NUMERICS = Numerics.IDENTICAL
@@ -34,7 +34,7 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
     """Powers of two up to the batch size."""
     batch = case.job.batch_size or case.facts.loader_batch_size
     cut = case.profile.oom is not None and bool(case.facts.optimizers)  # the backward was still to come
-    if not cut and not any(each.backward_start < case.timeline.events for each in iterations(case.timeline)):
+    if not cut and not trains(case.timeline):
         return NotApplicable(NAME, "no backward is in the trace, so there are no gradients to accumulate")
     counts = [2**k for k in range(1, 6) if 2**k <= min(batch or UNKNOWN_BATCH, MOST_MICRO_BATCHES)]
     if not counts:

@@ -36,6 +36,11 @@ class BlockPass:
     backward_start: float  # its first event in backward; inf where the trace ends before
 
 
+def trains(timeline: Timeline) -> bool:
+    """Whether any forward of the trace has a backward."""
+    return any(each.backward_start < timeline.events for each in iterations(timeline))
+
+
 def iterations(timeline: Timeline) -> tuple[Iteration, ...]:
     """Every forward of the trace with its backward; the last may be cut (`backward_start` and `end` = the end)."""
     found: list[Iteration] = []

@@ -4,7 +4,7 @@ Applies when: activations and inputs follow the batch and are a large share of t
 Saves: activations, inputs and backward's temporaries in proportion.
 Costs: more steps for the same data; smaller kernels use the card less well, as with micro-batches.
 Numerics: changed: another gradient noise and, for the same learning rate, another training. Accumulating gradients
-keeps the batch.
+keeps the batch. Identical where nothing is trained.
 Conflicts: does nothing for parameters, gradients, optimizer state, workspaces, memory outside PyTorch, checkpoint
 spikes; a leak is only postponed.
 Frameworks: all: the batch size of the DataLoader; Hugging Face `per_device_train_batch_size`.
@@ -17,6 +17,7 @@ from .batch_scaling import with_batch
 from .estimating import Case, Change
 from .gradient_accumulation import step_time
 from .interface import Effort, NotApplicable, Numerics, Setting
+from .passes import trains
 
 NAME = "smaller-batch"
 NUMERICS = Numerics.CHANGED
@@ -46,14 +47,16 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     else:
         divisor, fewer = int(options["divided_by"]), f"{options['divided_by']} times fewer"
     by_hand = "" if "batch_size" in options else UNKNOWN_BATCH
+    infers = case.profile.oom is None and not case.facts.optimizers and not trains(case.timeline)
     return Change(
         setting=Setting(name=NAME, options=dict(options)),
         expected=with_batch(case.timeline, 1 / divisor, case.job.gpu),
         low=None,
         high=None,
         step_time_factor=step_time(divisor),
-        numerics=NUMERICS,
-        why=f"activations and inputs of {fewer} samples; another training, with more steps"
+        numerics=Numerics.IDENTICAL if infers else NUMERICS,
+        why=f"activations and inputs of {fewer} samples; "
+        + ("the same results, in more calls" if infers else "another training, with more steps")
         + (f"; {by_hand}" if by_hand else ""),
         by_hand=by_hand,
         time_doubt="for the same samples: none where the kernels stay large, 8 % a halving where they do not",
