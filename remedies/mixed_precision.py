@@ -41,10 +41,11 @@ def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
         return NotApplicable(NAME, "the forward runs under autocast already")
     if not case.facts.known:
         return NotApplicable(NAME, "the snapshot does not say which module made what: record it with `oomdoc run`")
-    if not case.facts.bytes_of_dtype.get("float32"):
-        known = case.facts.bytes_of_dtype
-        why = "the parameters are not float32: there is nothing to cast" if known else "no parameters are known here"
-        return NotApplicable(NAME, why)
+    known = case.facts.bytes_of_dtype
+    if not known:
+        return NotApplicable(NAME, "no parameters are known here")
+    if 2 * known.get("float32", 0) < sum(known.values()):  # adapters, norms
+        return NotApplicable(NAME, "most parameters are not float32: their products are in that type already")
     if case.facts.gathered_dtype in ("bfloat16", "float16"):
         return NotApplicable(NAME, f"FSDP gathers the parameters in {case.facts.gathered_dtype} already")
     spec = card(case.job.gpu)
