@@ -82,13 +82,22 @@ def estimated_bytes(profile: DeviceProfile) -> int | None:
     return sum(block.requested_bytes for block in profile.live if 0 <= block.birth < len(flags) and flags[block.birth])
 
 
+# Of what a job shows on the card, CUDA's own included; assumed, for what CUDA loads in the course of a job: on one and
+# the same card that differs by driver and by whether kernels are loaded lazily.
+LEAVE_SHARE = 0.05
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakRange:
     """What the estimates of a recording leave open about its peak, in bytes that count against the capacity."""
 
     low: int
     high: int
-    brief: int  # for a moment, by a library that makes do with less; 0 = by none
+    brief: int  # for a moment, by a library that makes do with less, and is slower then; 0 = by none
+
+    def leave(self, peak: int, outside: int) -> int:
+        """Bytes to leave free on the card beside a peak, and beside what is held `outside` of PyTorch."""
+        return max(0, self.high - peak, self.brief - peak) + round(LEAVE_SHARE * (peak + outside))
 
 
 def peak_range(profile: DeviceProfile) -> PeakRange | None:
@@ -113,15 +122,20 @@ def left_open(profile: DeviceProfile) -> list[str]:
     share = 100 * estimated / profile.live_bytes
     told = [f"{share:.2g} % of this ({size(estimated)}) rests on estimates." if estimated else _NO_ESTIMATE]
     known = peak_range(profile)
-    if known is not None and size(known.low) != size(known.high):
-        beside = known.high - peak_bytes(profile)
-        leave = f": leave {size(beside)} beside it." if beside else "."
+    if known is None:
+        return told
+    peak, outside = peak_bytes(profile), profile.outside_bytes or 0
+    if size(known.low) != size(known.high):
         ends = f"between {size(known.low)} and {size(known.high)}"
-        told.append(f"With the estimates at their least and their most, the peak is {ends}{leave}")
-    if known is not None and known.brief > known.high:
+        told.append(f"With the estimates at their least and their most, the peak is {ends}.")
+    if known.brief > known.high:
         told.append(
-            f"Trials of cudnn.benchmark may show {size(known.brief)} for a moment; they make do with what is free."
+            f"Trials of cudnn.benchmark may take {size(known.brief)} for a moment; they make do with what is free, "
+            "and may choose what is slower."
         )
+    if max(known.high, known.brief) > peak:
+        leave = size(known.leave(peak, outside))
+        told.append(f"Leave {leave} beside it: for that, and {LEAVE_SHARE:.0%} for what CUDA loads as a job goes on.")
     return told
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ..diagnosers.interface import DeviceProfile, Finding, Location
 from ..remedies.interface import Candidate, Plan
-from .figures import assumed, estimated_bytes, peak_range
+from .figures import assumed, estimated_bytes, peak_bytes, peak_range
 from .headline import host_bytes
 from .model import DeviceReplay, Report
 
@@ -125,7 +125,15 @@ def _device(profile: DeviceProfile, replays: tuple[DeviceReplay, ...]) -> dict[s
 
 def _range(profile: DeviceProfile) -> dict[str, int] | None:
     known = peak_range(profile)
-    return None if known is None else {"low_bytes": known.low, "high_bytes": known.high, "brief_bytes": known.brief}
+    if known is None:
+        return None
+    leave = known.leave(peak_bytes(profile), profile.outside_bytes or 0)
+    return {
+        "low_bytes": known.low,
+        "high_bytes": known.high,
+        "brief_bytes": known.brief,
+        "leave_bytes": leave,
+    }
 
 
 def _cached(profile: DeviceProfile) -> dict[str, int] | None:

@@ -1,5 +1,7 @@
 """torchtune's single-device recipes: its own models, adapters, losses and memory switches, on packed batches.
 
+pip install --no-deps torchtune==0.4.0 torchao==0.15.0 (of the published figures' time, and with the parts it imports)
+
 oomdoc run --gpu a100-80gb torchtune_recipe.py --model qlora_llama3_2_3b --rank 64 --batch 2 --length 4096 --compile
 """
 
