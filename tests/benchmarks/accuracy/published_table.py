@@ -62,8 +62,10 @@ IN_BACKWARD = "--model llama3_1_8b --in-backward --optimizer bnb-paged-8bit"
 QUERIES = "--on q_proj,v_proj --no-mlp"
 NOT_RECOMPUTED = "whether it recomputes is not published: it is taken not to"
 RECOMPUTED = "whether it also moves activations to the host is not published: it is taken not to"
-# torchtitan as torchao's documentation ran it: in 2025 the loss is compiled and its script asks for expandable segments
-B200 = "--gpu b200 --target-torch 2.9 --nproc-per-node 8 --alloc-conf expandable_segments:True"
+# torchtitan as torchao's documentation ran it in 2025: its run_train.sh asks for expandable segments (since a5e57e4a9,
+# October 2024), and at 6fc499f6 (August 2025, row 54) the loss is compiled as well
+EXPANDABLE = "--nproc-per-node 8 --alloc-conf expandable_segments:True"
+B200 = f"--gpu b200 --target-torch 2.9 {EXPANDABLE}"
 FLOAT8 = "--compile --float8 gathered"
 VIT_G = "vision.py --model vit_giant_patch14_dinov2 --batch 32 --classes 45 --optimizer adam-fused --recompute"
 LLAMA_3B = "llama.py --size 3b --bf16 --length 4096 --batch 2 --fused --compile --loss-chunks 8"
@@ -104,7 +106,12 @@ RUNS: dict[int, Job] = {
     26: Job(options=TITAN, script=f"{LLAMA} ops --length 8192 --batch 2 --compile", figure="reserved"),
     28: Job(options=f"{TITAN} --nnodes 16", script=f"{LLAMA} ops --length 8192 --batch 2", figure="reserved"),
     29: Job(options=f"{TITAN} --nnodes 16", script=f"{LLAMA} ops --length 8192 --batch 2 --compile", figure="reserved"),
-    49: Job(options=TITAN, script=f"{LLAMA} ops --length 8192 --batch 1 {FLOAT8}", figure="reserved", unit="GiB"),
+    49: Job(
+        options=f"{H100} --capacity 96GiB {EXPANDABLE}",
+        script=f"{LLAMA} ops --length 8192 --batch 1 {FLOAT8}",
+        figure="reserved",
+        unit="GiB",
+    ),
     54: Job(
         options=B200,
         script=f"{LLAMA} ops --length 8192 --batch 1 {FLOAT8} --compile-loss",
@@ -112,7 +119,7 @@ RUNS: dict[int, Job] = {
         unit="GiB",
     ),
     64: Job(
-        options=f"{H100} --nproc-per-node 8",
+        options=f"{H100} {EXPANDABLE}",
         script=f"{LLAMA} full --length 4096 --batch 1 --compile --float8 local",
         figure="reserved",
         unit="GiB",
@@ -120,7 +127,7 @@ RUNS: dict[int, Job] = {
     ),
     **{
         number: Job(
-            options=f"{H100} --nproc-per-node 8",
+            options=f"{H100} {EXPANDABLE}",
             script=f"{LLAMA} {how} --length 4096 --batch 1",
             figure="reserved",
             unit="GiB",
@@ -193,11 +200,11 @@ def reason(row: dict[str, str]) -> str:
     """Why no script of the project expresses this run."""
     if row["measured_peak"].startswith("OOM"):
         return "ended out of memory: there is no figure"
-    text = " ".join(row.values()).lower()
+    text = " ".join(value for name, value in row.items() if name != "source").lower()
     for words, why in (
         (("alpaca", "wikitext", "(max)", "max 768", "twitter"), "what its batches hold is not published"),
         (("mi300",), "a card that is not NVIDIA's"),
-        (("fp8", "float8", "nvfp4"), "float8 training, for which no script is written here"),
+        (("fp8", "float8", "nvfp4"), "float8 by a recipe, or over a mesh, for which no script is written here"),
         (("8bit", "8-bit", "nf4", "qlora"), "quantised training, for which no script is written here"),
     ):
         if any(word in text for word in words):
