@@ -14,6 +14,7 @@ from .signs import Sign
 from .stacks import StackSigns, innermost_lines, optimizer_names, places, read_stacks, step_callers
 
 STEP_ANNOTATION = "Optimizer.step#"
+MIN_SCRATCH_BYTES = 1 << 16  # less may be a scalar that was read, a counter, an index
 
 
 class BlockFacts(NamedTuple):
@@ -182,7 +183,7 @@ def _columns(
         feeds_forward=_feeds_forward(phases, lives, birth_phase, place),
         before_forward=_followed_by(phases, birth, FORWARD),
         before_backward=_followed_by(phases, birth, BACKWARD),
-        scratch=_freed_next(trace, lives) & bool((signs.signs & Sign.CONVOLUTION).any()),
+        scratch=_scratch(trace, lives, birth_phase, phases, signs),
         rounds=_rounds(trace, phases, backwards, birth, death),
         backwards=backwards,
         optimizers=optimizers,
@@ -277,6 +278,21 @@ def _dies_in_its_backward(
     rows = np.flatnonzero(mine)
     mine[rows] = backwards[lives.birth[rows]] == backwards[lives.free_requested[rows]]
     return mine
+
+
+def _scratch(
+    trace: Trace, lives: Lifetimes, birth_phase: NDArray[np.int8], phases: Phases, signs: StackSigns
+) -> NDArray[np.bool_]:
+    """What is dropped before anything else happens, in a job that convolves.
+
+    Without a stack forwards that make such blocks say that: an operation's result outlives the making of the next one,
+    but what a library works with does not.
+    """
+    found = _freed_next(trace, lives)
+    if phases.told_by_stacks:
+        return found & bool((signs.signs & Sign.CONVOLUTION).any())
+    found &= lives.requested >= MIN_SCRATCH_BYTES
+    return found & bool((found & (birth_phase == FORWARD)).any())
 
 
 def _freed_next(trace: Trace, lives: Lifetimes) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ...snapshots.model import Action
 from ..interface import Category
 from .facts import Facts, older_in_flight
 from .gradients import alive_at_once
@@ -37,6 +38,8 @@ FEW_INPUTS = 0.1
 MANY_FORWARDS = 3
 # Fewer blocks of one size than this are not "repeated by layer".
 REPEATED_BLOCKS = 3
+# Fewer blocks that are dropped at once may be anything.
+MIN_GRAPH_BLOCKS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ def judge_older(facts: Facts, gradients: Mapping[int, int]) -> OlderBlocks:
         found = judge(facts.of(row), OLDER)
         if found is not None:
             verdicts[row] = found
+    if not facts.phases.told_by_stacks:
+        _dropped_graph(facts, [r for r in rows.tolist() if r not in verdicts], verdicts)
     _inputs(facts, [r for r, v in verdicts.items() if v.reason == FREED_BY_BACKWARD], verdicts)
     _twins(facts, [r for r, v in verdicts.items() if v.reason == DROPPED_BY_PYTHON], verdicts)
     _hopper_workspace(facts, rows, verdicts)
@@ -68,6 +73,25 @@ def judge_older(facts: Facts, gradients: Mapping[int, int]) -> OlderBlocks:
     persistent = [row for row in persistent if row not in verdicts]
     _deal_classes(facts, persistent, verdicts, unit, copies, masters)
     return OlderBlocks(verdicts=verdicts, unit=unit, copies=copies)
+
+
+def _dropped_graph(facts: Facts, rows: list[int], verdicts: dict[int, Verdict]) -> None:
+    """Without a stack, in a recording of forwards alone: what falls at once, of sizes that a forward makes again."""
+    if np.isin(facts.phases.phase, (BACKWARD, OPTIMIZER)).any():
+        return  # there gradients fall so too
+    freed = sorted((r for r in rows if not facts.never_freed[r]), key=lambda r: int(facts.lives.free_requested[r]))
+    made = np.cumsum(facts.trace.action == Action.ALLOC)
+    number = made[facts.lives.free_requested[freed]] if freed else made[:0]
+    again = set(facts.requested[facts.birth_phase == FORWARD].tolist())
+    for each in np.unique(number).tolist():
+        clump = [row for row, mine in zip(freed, number.tolist(), strict=True) if mine == each]
+        sizes = _sizes(facts, clump)
+        known = sum(size * count for size, count in sizes.items() if size in again)
+        if len(clump) >= MIN_GRAPH_BLOCKS and known >= HALF * bytes_of(sizes):
+            for row in clump:
+                verdicts[row] = Verdict(
+                    Category.ACTIVATION, 0.5, "older than the recording, dropped at once with others"
+                )
 
 
 def _twins(facts: Facts, rows: list[int], verdicts: dict[int, Verdict]) -> None:

@@ -37,6 +37,8 @@ def workspace(block: BlockFacts) -> Verdict | None:
         return Verdict(Category.WORKSPACE, 0.7, "a convolution or an RNN made and dropped it")
     if block.birth_phase == BACKWARD and block.scratch:
         return Verdict(Category.WORKSPACE, 0.7, "dropped at once in the backward of a model with convolutions")
+    if block.birth_phase == FORWARD and block.scratch and not block.framed:
+        return Verdict(Category.WORKSPACE, 0.5, "dropped in a forward before anything else was made")
     if block.size == CUBLAS_WORKSPACE_BYTES and (block.never_freed or block.older):
         return Verdict(Category.WORKSPACE, 0.8 if block.older else 0.97, "size of the cuBLAS workspace, long lived")
     return None
