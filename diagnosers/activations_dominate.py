@@ -20,7 +20,10 @@ What the remedies change
     activation-checkpointing keeps the inputs of blocks and computes the rest again (about a third more time per
     step); gradient-accumulation and a smaller batch divide them; mixed-precision halves most of them;
     flash-attention removes the scores. Losses that are summed up for one backward: call `backward()` for each, which
-    frees its graph before the next is made; the gradients add up by themselves.
+    frees its graph before the next is made; the gradients add up by themselves. compute-in-chunks where a few tensors
+    of a loss hold most (all triplets of a batch, one-hot targets): rows or classes one after the other, only sums kept,
+    each piece checkpointed; or a loss that needs less (class indices, chosen pairs). Gradients of each sample (vmap of
+    grad, Opacus) grow with the batch: accumulate.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,14 +32,21 @@ import numpy as np
 
 from .attribution.facts import gather
 from .attribution.phases import BACKWARD, FORWARD, run_starts
+from .attribution.signs import Sign
 from .call_sites import like_module, module_label
 from .interface import Case, Category, Claim, DeviceProfile, LiveBlock
-from .judging import bytes_of, claim, held_by_line, is_largest, named_elsewhere, of_kind, share
-from .text import moment, percent, size
+from .judging import bytes_of, claim, held_by_line, is_largest, named_elsewhere, of_kind, serves, share
+from .text import count, moment, percent, size
 
 CODE = "OOM004"
 NAME = "activations-dominate"
-REMEDIES = ("activation-checkpointing", "mixed-precision", "gradient-accumulation", "smaller-batch")
+REMEDIES = (
+    "activation-checkpointing",
+    "mixed-precision",
+    "gradient-accumulation",
+    "smaller-batch",
+    "compute-in-chunks",
+)
 GENERAL = True
 MAX_MODULES = 3
 
@@ -59,12 +69,31 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     ]
     evidence += named_elsewhere(case, Category.ACTIVATION, total)
     title = f"Activations hold {size(total)}, {percent(part)} of what was live {moment(case.profile)}"
+    said, remedies = _what_helps(case, blocks, total, thresholds)
+    return claim(case, blocks, title, thresholds, [*said, *evidence], remedies)
+
+
+def _what_helps(
+    case: Case, blocks: Mapping[int, LiveBlock], total: int, thresholds: Mapping[str, float]
+) -> tuple[list[str], tuple[str, ...]]:
+    """What evidence there is that another remedy than checkpointing comes first, and the remedies."""
+    checkpointing, precision, accumulation, smaller, chunks = REMEDIES
+    if serves(case.profile) and len(blocks) <= thresholds["few_blocks"]:
+        return ["nothing is trained: these are what forwards return"], (smaller, chunks)
     forwards = _waiting(case.profile, blocks)
-    if forwards < thresholds["min_waiting"]:
-        return claim(case, blocks, title, thresholds, evidence)
-    evidence.insert(0, f"the graphs of {forwards} forwards, each with an input of its own, wait for one backward")
-    first = "gradient-accumulation"
-    return claim(case, blocks, title, thresholds, evidence, (first, *(name for name in REMEDIES if name != first)))
+    if forwards >= thresholds["min_waiting"]:
+        said = f"the graphs of {forwards} forwards, each with an input of its own, wait for one backward"
+        return [said], (accumulation, checkpointing, precision, smaller)
+    most = sorted(blocks.values(), key=lambda block: -block.requested_bytes)[: int(thresholds["few_blocks"])]
+    outside = [block for block in most if block.module is None and block.birth_phase == "other"]
+    if bytes_of(outside) >= thresholds["outside_share"] * total:
+        said = f"{size(bytes_of(outside))} are {count(len(outside), 'tensor')} made outside any module"
+        return [f"{said}: checkpointing the model's blocks leaves them"], (chunks, smaller, precision)
+    backward = bytes_of(block for block in blocks.values() if block.birth_phase == "backward")
+    if backward > total / 2 and not any(block.signs & Sign.RECOMPUTE for block in blocks.values()):
+        said = f"{size(backward)} were made by a backward, whose graph is kept or that works on each sample"
+        return [said], (accumulation, smaller, precision, checkpointing)
+    return [], REMEDIES[:4]
 
 
 def _waiting(profile: DeviceProfile, blocks: Mapping[int, LiveBlock]) -> int:

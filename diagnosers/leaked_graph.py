@@ -48,7 +48,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | Inconclusiv
         reason = f"{complete} complete steps before memory ran out; three are needed to tell growth from warm-up"
         return Inconclusive(code=CODE, reason=reason)
     found = growth(profile, case.live())
-    if found is None or found.forward_blocks_per_step < thresholds["min_blocks_per_step"]:
+    if found is None or found.graph_blocks_per_step < thresholds["min_blocks_per_step"]:
         return None
     total = bytes_of(found.blocks.values())
     if total < thresholds["min_bytes"] or share(profile, total) < thresholds["min_share"]:
@@ -59,7 +59,7 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | Inconclusiv
     )
     evidence = [
         f"blocks of steps {found.steps[0]} to {found.steps[-1]} are all alive,"
-        f" {found.forward_blocks_per_step} tensors of a forward each",
+        f" {found.graph_blocks_per_step} tensors of a graph each",
         *graph_holders(profile),
         *_room(profile, found.bytes_per_step),
     ]

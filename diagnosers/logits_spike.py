@@ -20,7 +20,9 @@ Known limits
 
 What the remedies change
     chunked-loss computes head and loss piece by piece and never holds all logits; fewer tokens per micro-batch
-    divides them; a loss on the needed positions only is the cheapest of all.
+    divides them; a loss on the needed positions only is the cheapest of all. needed-logits: where nothing is trained, a
+    prompt's last position is all that the next token needs (`logits_to_keep=1` in transformers); of scores of a text,
+    the positions in pieces (compute-in-chunks).
 """
 
 from collections.abc import Mapping
@@ -33,12 +35,12 @@ from .attribution.facts import Facts, gather
 from .attribution.phases import BACKWARD, FORWARD, OTHER, run_starts
 from .attribution.signs import Sign
 from .interface import Case, Category, Claim, DeviceProfile, LiveBlock
-from .judging import bytes_of, claim, share
+from .judging import bytes_of, claim, serves, share
 from .text import count, moment, percent, size
 
 CODE = "OOM008"
 NAME = "logits-spike"
-REMEDIES = ("chunked-loss", "gradient-accumulation", "smaller-batch")
+REMEDIES = ("chunked-loss", "gradient-accumulation", "smaller-batch", "needed-logits", "compute-in-chunks")
 SHIFTED = 0.1  # logits and labels are shifted against each other: one position fewer, of ten at least
 
 
@@ -59,21 +61,26 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     part = (total + failed) / (case.profile.live_bytes + failed)
     if not blocks or part < thresholds["min_share"] or len(blocks) > thresholds["max_blocks"]:
         return None
-    evidence = [
-        f"{count(len(blocks), 'tensor')}, the largest {size(max(b.requested_bytes for b in blocks.values()))}",
-        "they come after the last block, so activation checkpointing of the blocks leaves them as they are",
-    ]
+    evidence = [f"{count(len(blocks), 'tensor')}, the largest {size(max(b.requested_bytes for b in blocks.values()))}"]
+    if serves(case.profile):
+        evidence.append("nothing is trained: if this is a prompt, its last position alone is needed")
+        remedies: tuple[str, ...] = REMEDIES[3:]
+    else:
+        evidence.append(
+            "they come after the last block, so activation checkpointing of the blocks leaves them as they are"
+        )
+        remedies = REMEDIES[:3]
     if failed:
         evidence.insert(0, f"the request that failed, {size(failed)}, is one more of them: {percent(part)} with it")
     held = share(case.profile, total)
     title = f"Logits and loss hold {size(total)}, {percent(held)} of what was live {moment(case.profile)}"
-    return claim(case, blocks, title, thresholds, evidence)
+    return claim(case, blocks, title, thresholds, evidence, remedies)
 
 
 def _by_the_head(profile: DeviceProfile, thresholds: Mapping[str, float]) -> set[int]:
     """Sizes like that of the last and largest thing that a forward makes, where a linear layer makes it; else none.
 
-    Which line that is, the last forward tells that came to its backward.
+    Which line that is, the last forward tells that came to its backward; where nothing is trained, all that was made.
     """
     facts = gather(profile.snapshot, profile.device_snapshot)
     moment = (profile.oom or profile.peak).event
@@ -81,7 +88,8 @@ def _by_the_head(profile: DeviceProfile, thresholds: Mapping[str, float]) -> set
     backwards = backwards[backwards <= moment]
     mine = np.isin(facts.birth_phase, (FORWARD, OTHER)) & (facts.lives.birth <= moment)
     before = np.searchsorted(backwards, facts.lives.birth)  # the number of backwards
-    for number in np.unique(before[mine & (before < len(backwards))])[::-1].tolist():
+    whole = (before < len(backwards)) | serves(profile)  # of a job that trains, forwards with a backward
+    for number in np.unique(before[mine & whole])[::-1].tolist():
         stack = _head(facts, mine & (before == number), thresholds)
         if stack is not None:
             latest = mine & (facts.lives.alloc_stack == stack)
@@ -97,9 +105,13 @@ def _head(facts: Facts, made: NDArray[np.bool_], thresholds: Mapping[str, float]
     rows = np.flatnonzero(made & ((facts.signs & Sign.PROJECTION) != 0))
     if not len(rows):
         return None
-    head = int(rows[facts.requested[rows].argmax()])
-    logits, birth = int(facts.requested[head]), facts.lives.birth
-    others = made & ~_alike(facts, logits)
+    logits, birth = int(facts.requested[rows].max()), facts.lives.birth
+    alike = _alike(facts, logits)
+    heads = rows[alike[rows]]
+    if len(np.unique(facts.run[heads])) < len(heads):
+        return None  # layers
+    head = int(heads[birth[heads].argmax()])  # the last: another model's may come first
+    others = made & ~alike
     before = int(facts.requested[others & (birth < birth[head])].max(initial=0))
     after = int(facts.requested[others & (birth > birth[head])].max(initial=0))
     told = logits >= thresholds["head_ratio"] * before and logits >= thresholds["reduction"] * after

@@ -27,7 +27,7 @@ import numpy as np
 from .attribution.facts import gather
 from .attribution.phases import BACKWARD
 from .interface import Case, Category, Claim, DeviceProfile, LiveBlock, Severity
-from .judging import bytes_of, claim, share
+from .judging import bytes_of, claim, serves, share
 from .survivors import complete_steps, step_of
 from .text import count, moment, percent, size
 
@@ -41,6 +41,8 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     profile = case.profile
     if (profile.oom or profile.peak).phase not in ("forward", "backward", "other", None):
         return None
+    if profile.oom is not None and not _has_worked_back(profile) and not serves(profile):
+        return None  # two models' forwards may come before the first backward
     current = complete_steps(profile)
     own = _of_their_backward(profile)
     blocks: dict[int, LiveBlock] = {}
@@ -61,6 +63,11 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     evidence = [f"{count(len(blocks), 'block')}, dropped only after the next forward had begun"]
     fits = Severity.WARNING if part >= thresholds["warn_share"] else Severity.NOTE
     return claim(case, blocks, title, thresholds, evidence, at_least=fits)
+
+
+def _has_worked_back(profile: DeviceProfile) -> bool:
+    phase = gather(profile.snapshot, profile.device_snapshot).phases.phase
+    return bool((phase == BACKWARD).any()) or any(block.birth < 0 for block in profile.live)
 
 
 def _of_their_backward(profile: DeviceProfile) -> set[tuple[int, int]]:

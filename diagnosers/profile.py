@@ -249,7 +249,10 @@ def _when(
     """Step and phase at an event; None where they are not known."""
     if recorded is not None and recorded.marks:
         mark = mark_at(recorded.marks, event)
-        return (mark.step, mark.phase) if mark else (None, None)
+        if mark is None:
+            return None, None
+        counted = step_at(boundaries, event, _first_step(recorded)) if mark.step > 0 else None
+        return (mark.step if counted is None else counted), mark.phase
     return step_at(boundaries, event), phase_name(facts, event)
 
 

@@ -29,7 +29,7 @@ class Growth:
     blocks: dict[int, LiveBlock]  # by index into DeviceProfile.live, of all steps
     steps: tuple[int, ...]  # the steps that left something, oldest first
     bytes_per_step: int  # the median over those steps
-    forward_blocks_per_step: int  # of activations born in a forward, in the median step
+    graph_blocks_per_step: int  # of activations that a graph keeps, in the median step
 
 
 def complete_steps(profile: DeviceProfile) -> int:
@@ -76,7 +76,7 @@ def growth(profile: DeviceProfile, live: dict[int, LiveBlock]) -> Growth | None:
         blocks={index: live[index] for steps in kept.values() for indices in steps.values() for index in indices},
         steps=tuple(profile.steps[step].step for step in sorted(wanted)),
         bytes_per_step=sorted(per_step)[len(per_step) // 2],
-        forward_blocks_per_step=_median_forward_blocks(kept, live, wanted),
+        graph_blocks_per_step=_median_graph_blocks(kept, live, wanted),
     )
 
 
@@ -89,9 +89,11 @@ def _turns(profile: DeviceProfile, complete: int) -> list[set[int]]:
     return [set(range(1, complete)), *(turn for turn in turns if len(turn) >= MIN_TURNS)]
 
 
-def _median_forward_blocks(kept: dict[int, dict[int, list[int]]], live: dict[int, LiveBlock], wanted: set[int]) -> int:
-    def is_forward(index: int) -> bool:
-        return live[index].category is Category.ACTIVATION and live[index].birth_phase == "forward"
+def _median_graph_blocks(kept: dict[int, dict[int, list[int]]], live: dict[int, LiveBlock], wanted: set[int]) -> int:
+    """Activations of a forward; and of a backward that made a graph itself (`create_graph`)."""
 
-    counts = sorted(sum(is_forward(i) for steps in kept.values() for i in steps[step]) for step in wanted)
+    def is_graph(index: int) -> bool:
+        return live[index].category is Category.ACTIVATION and live[index].birth_phase in ("forward", "backward")
+
+    counts = sorted(sum(is_graph(i) for steps in kept.values() for i in steps[step]) for step in wanted)
     return counts[len(counts) // 2]

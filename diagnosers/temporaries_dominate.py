@@ -23,18 +23,29 @@ What the remedies change
     compute-in-chunks: tiles of an image, slices of a set, rows of a matrix one after the other: the results of a piece
     are free before the next (a decoder's tiling, `chunk_size` of torch.func.jacrev and vmap, a loop over rows); the
     numbers are the same, but for what reaches over a tile's border. Fused operations (torch.nn.functional's own
-    softmax, norm, attention and loss, torch.cdist) make no intermediate results; a smaller batch divides them.
+    softmax, norm, attention and loss, torch.cdist) make no intermediate results; a smaller batch divides them. What is
+    as large as the largest weight (a classifier of a million identities that is normalised in each step, a table of
+    which rows are taken by indexing) only falls with that weight: tensor-parallel, sampling the classes,
+    mixed-precision; torch.nn.functional.embedding instead of `weight[ids]`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from .interface import Case, Category, Claim
+from .interface import Case, Category, Claim, DeviceProfile, LiveBlock
 from .judging import bytes_of, claim, is_largest, named_elsewhere, of_kind, share
 from .text import count, moment, percent, size
 
 CODE = "OOM024"
 NAME = "temporaries-dominate"
-REMEDIES = ("compute-in-chunks", "smaller-batch", "gradient-accumulation", "flash-attention", "chunked-loss")
+REMEDIES = (
+    "compute-in-chunks",
+    "smaller-batch",
+    "gradient-accumulation",
+    "flash-attention",
+    "chunked-loss",
+    "tensor-parallel",
+    "mixed-precision",
+)
 GENERAL = True
 _OUTSIDE = ("setup", "other")  # of any model: operations of the script itself
 
@@ -53,6 +64,15 @@ def diagnose(case: Case, thresholds: Mapping[str, float]) -> Claim | None:
     if dropped >= thresholds["in_passing_share"] * total:
         evidence.append("a forward drops them before it ends, so checkpointing leaves them as they are")
         remedies: tuple[str, ...] = REMEDIES[:2]
+    elif (like := _like_weights(case.profile, blocks.values())) >= thresholds["like_weights_share"] * total:
+        evidence.append(f"{size(like)} of it are as large as a weight: a smaller batch leaves these bytes as they are")
+        remedies = REMEDIES[5:]
     else:
-        remedies = REMEDIES if (case.profile.oom or case.profile.peak).phase in _OUTSIDE else REMEDIES[1:]
+        remedies = REMEDIES[:5] if (case.profile.oom or case.profile.peak).phase in _OUTSIDE else REMEDIES[1:5]
     return claim(case, blocks, title, thresholds, evidence, remedies)
+
+
+def _like_weights(profile: DeviceProfile, blocks: Iterable[LiveBlock]) -> int:
+    """Bytes in blocks of a backward that have the size of the largest parameter: its gradient on the way."""
+    largest = max((b.requested_bytes for b in profile.live if b.category is Category.PARAMETER), default=0)
+    return bytes_of(b for b in blocks if b.birth_phase == "backward" and b.requested_bytes == largest)

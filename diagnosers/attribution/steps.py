@@ -1,6 +1,6 @@
 """Where one iteration ends and the next begins: from marks, annotations, the optimizer, or a period in the events."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,8 @@ class Boundaries:
 
 def recorded_boundaries(marks: Sequence[Mark], last_event: int, out_of_memory: bool) -> Boundaries:
     """From the marks of oomdoc's own recordings; the step that the recording ends in counts once its optimizer ran."""
-    events = [mark.event - 1 for before, mark in pairwise(marks) if mark.step > before.step and before.step > 0]
+    begins = [mark.event for before, mark in pairwise(marks) if mark.step > before.step and before.step > 0]
+    events = [event - 1 for event in _rounds(marks, begins)]
     if not out_of_memory and marks and any(m.step == marks[-1].step and m.phase == "optimizer" for m in marks):
         events.append(last_event)  # the script ended after its last step
     if not events and not any(mark.phase in ("backward", "optimizer") for mark in marks):
@@ -36,6 +37,22 @@ def recorded_boundaries(marks: Sequence[Mark], last_event: int, out_of_memory: b
         starts = [mark.event for last, mark in pairwise(marks) if mark.phase == "forward" != last.phase]
         return Boundaries(tuple(event - 1 for event in starts[1:]), "recorded forwards")
     return Boundaries(tuple(events), "recorded")
+
+
+def _rounds(marks: Sequence[Mark], begins: Sequence[int]) -> list[int]:
+    """Of the events at which a step begins by its mark, those that begin a round of the job.
+
+    Until the first optimizer's step a recorder takes each backward for a step: those of the first round are inner ones
+    (MAML), and its own step ends it. Where nothing ever steps, a backward without a forward of its own is the second
+    derivative of the one before.
+    """
+    steps = [mark.event for mark in marks if mark.phase == "optimizer"]
+    if steps:
+        return [event for event in begins if event > steps[0]]
+    forwards = [mark.event for mark in marks if mark.phase == "forward"]
+    ends = [*begins[1:], marks[-1].event + 1] if begins else []
+    own = [bisect_left(forwards, end) > bisect_left(forwards, at) for at, end in zip(begins, ends, strict=True)]
+    return [event for event, mine in zip(begins, own, strict=True) if mine or not forwards]
 
 
 def find_boundaries(facts: Facts, trace: Trace, annotations: Sequence[Annotation]) -> Boundaries:

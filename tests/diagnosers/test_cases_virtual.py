@@ -108,6 +108,22 @@ CASES = [
     ("transducer", 1700, "OOM008", "chunked-loss"),
     ("whole_image", 6000, "OOM024", "compute-in-chunks"),
     ("windows", 40_000, "OOM024", "compute-in-chunks"),
+    ("all_cameras", 40_000, "OOM016", "stream-batches"),
+    ("batch_all_triplets", 2000, "OOM004", "compute-in-chunks"),
+    ("cam_lists", 300, "OOM014", "offload-outputs"),
+    ("dpo_pairs", 40_000, "OOM008", "chunked-loss"),
+    ("endless_encoder", 200, "OOM011", "no-grad-evaluation"),
+    ("hessian_products", 2000, "OOM006", "detach-retained-graph"),
+    ("inner_steps", 40_000, "OOM004", "activation-checkpointing"),
+    ("listed_then_joined", 500, "OOM014", "offload-outputs"),
+    ("metric_states", 1000, "OOM014", "offload-outputs"),
+    ("metric_with_graph", 40_000, "OOM006", "detach-retained-graph"),
+    ("million_identities", 3000, "OOM024", "tensor-parallel"),
+    ("one_hot_target", 1700, "OOM004", "compute-in-chunks"),
+    ("perturbed_image", 2000, "OOM006", "detach-retained-graph"),
+    ("prompt_logits", 40_000, "OOM008", "needed-logits"),
+    ("repeated_distances", 40_000, "OOM024", "compute-in-chunks"),
+    ("sample_gradients", 1500, "OOM024", "compute-in-chunks"),
 ]
 # Cases that no script on the virtual GPU shows, and why: what stands for them instead.
 NOT_RUN = {

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+from oomdoc.diagnosers.attribution.steps import recorded_boundaries
 from oomdoc.diagnosers.profile import build
 from oomdoc.snapshots import reader
+from oomdoc.snapshots.model import Mark
 from oomdoc.snapshots.timeline import live_bytes
 
 ADAM, SGD = "Optimizer.step#AdamW.step", "Optimizer.step#SGD.step"
@@ -59,3 +62,24 @@ def test_a_real_training_file_has_its_steps(shared: Path) -> None:
     for step, note in zip(profile.steps, optimizer, strict=True):
         assert device.trace.time_us[step.event] <= note.time_us < device.trace.time_us[step.event + 1]
         assert step.live_bytes == live_bytes(device)[step.event + 1]
+
+
+def marks(*told: tuple[int, str]) -> list[Mark]:
+    return [Mark(event=10 * index, step=step, phase=phase) for index, (step, phase) in enumerate(told)]
+
+
+INNER = [(1, "forward"), (1, "backward"), (2, "forward"), (2, "backward")]  # taken for steps until an optimizer has one
+SECOND = [(1, "forward"), (1, "backward"), (2, "backward"), (3, "forward"), (3, "backward"), (4, "backward")]
+
+
+@pytest.mark.parametrize(
+    ("told", "events"),
+    [
+        ([*INNER, (2, "optimizer"), (3, "forward"), (3, "backward"), (3, "optimizer"), (4, "forward")], (49, 79)),
+        (SECOND, (29,)),
+        ([(1, "backward"), (2, "backward"), (3, "backward")], (9, 19)),  # functions, no module: nothing else to go by
+    ],
+)
+def test_inner_backwards_are_no_steps(told: list[tuple[int, str]], events: tuple[int, ...]) -> None:
+    """MAML's; and the second derivative, which has no forward of its own."""
+    assert recorded_boundaries(marks(*told), 10 * len(told), True).events == events
