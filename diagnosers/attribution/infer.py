@@ -22,6 +22,7 @@ BY_SHAPE = 0.6
 UNKNOWN = Verdict(Category.UNKNOWN, 0.0, "no evidence")
 # Casts of smaller weights than this are not told apart from casts of activations.
 MIN_CAST_WEIGHT_BYTES = 400_000
+MANY_BACKWARDS = 3  # two may be of micro-batches, before they are added up
 # One size that is half of a weight's is a coincidence; autocast halves all of them (but embeddings).
 CAST_CLASSES = 0.5
 
@@ -47,6 +48,7 @@ def infer(facts: Facts, live: Sequence[int]) -> dict[int, Verdict]:
         else:
             verdicts[row] = judge(facts.of(row), RECORDED) or UNKNOWN
     _built_by_others(facts, verdicts, gradients)
+    _kept_of_several(facts, verdicts, built_sizes)
     _loaded(facts, verdicts, unit)
     _gradients_in_buckets(facts, verdicts, gradients)
     _finish_cut_runs(facts, verdicts, unit)
@@ -80,6 +82,18 @@ def _built_by_others(facts: Facts, verdicts: dict[int, Verdict], gradients: Size
         other = verdict.reason == BUILT and not facts.signs[row] & Sign.LAYER_INIT
         if other and gradients and int(facts.requested[row]) not in gradients:
             verdicts[row] = UNKNOWN
+
+
+def _kept_of_several(facts: Facts, verdicts: dict[int, Verdict], built: Sizes) -> None:
+    """What several backwards left, of no parameter's size: `.grad` holds one of each."""
+    rounds: dict[int, set[int]] = {}
+    rows = [row for row in _rows_of(verdicts, Category.GRADIENT) if facts.birth_phase[row] == BACKWARD]
+    for row in rows:
+        rounds.setdefault(int(facts.requested[row]), set()).add(int(facts.backwards[facts.lives.birth[row]]))
+    for row in rows if not facts.replicated else ():
+        size = int(facts.requested[row])
+        if len(rounds[size]) >= MANY_BACKWARDS and not {size, 2 * size, size // 2} & built.keys():
+            verdicts[row] = Verdict(Category.ACTIVATION, 0.4, "kept of several backwards, of no parameter's size")
 
 
 def _loaded(facts: Facts, verdicts: dict[int, Verdict], unit: Sizes) -> None:

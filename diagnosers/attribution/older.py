@@ -40,6 +40,8 @@ MANY_FORWARDS = 3
 REPEATED_BLOCKS = 3
 # Fewer blocks that are dropped at once may be anything.
 MIN_GRAPH_BLOCKS = 20
+# What so many recorded rounds left behind, earlier ones left too, before it is anything of the parameters' sizes.
+MIN_ROUNDS_LEFT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,7 @@ def judge_older(facts: Facts, gradients: Mapping[int, int]) -> OlderBlocks:
     _twins(facts, [r for r, v in verdicts.items() if v.reason == DROPPED_BY_PYTHON], verdicts)
     _hopper_workspace(facts, rows, verdicts)
     _buckets(facts, [row for row in rows.tolist() if row not in verdicts], verdicts, gradients)
+    _left_behind(facts, [row for row in rows.tolist() if row not in verdicts], verdicts, MIN_ROUNDS_LEFT)
     persistent = [row for row in rows.tolist() if row not in verdicts]
     unit, copies, masters = _unit(facts, persistent, verdicts, gradients)
     _flattened(facts, persistent, verdicts, unit, copies)
@@ -305,16 +308,23 @@ def _deal_classes(
         _frozen(facts, [row for row in persistent if row not in verdicts], unit, verdicts)
 
 
-def _left_behind(facts: Facts, rows: list[int], verdicts: dict[int, Verdict]) -> None:
-    """A leak is older than the recording too: what the recorded rounds leave behind tells what earlier ones left."""
+def _left_behind(facts: Facts, rows: list[int], verdicts: dict[int, Verdict], least: int = 0) -> None:
+    """A leak is older than the recording too: what the recorded rounds leave behind tells what earlier ones left.
+
+    `least`: of how many of them something must stay for good.
+    """
     votes: dict[int, Counter[Category]] = {}
+    rounds: dict[int, set[int]] = {}
     for row in _leftovers(facts, rows):
+        if facts.never_freed[row]:
+            rounds.setdefault(int(facts.requested[row]), set()).add(int(facts.backwards[facts.lives.birth[row]]))
         found = judge(facts.of(row), RECORDED)
         category = Category.UNKNOWN if found is None else found.category
         votes.setdefault(int(facts.requested[row]), Counter())[category] += 1
     for row in rows:
         told = votes.get(int(facts.requested[row]))
-        if told and told.most_common(1)[0][0] is not Category.UNKNOWN:
+        many = len(rounds.get(int(facts.requested[row]), ())) >= least
+        if told and many and told.most_common(1)[0][0] is not Category.UNKNOWN:
             verdicts[row] = Verdict(told.most_common(1)[0][0], 0.5, "of a size that every recorded round leaves behind")
 
 

@@ -136,9 +136,12 @@ def around_backward(block: BlockFacts) -> Verdict | None:
         return None
     if block.signs & (Sign.LOADER | Sign.CREATION):
         return Verdict(Category.INPUT, 0.5, "made at once on the device, or by a data loader")
+    by_backward = not block.never_freed and block.death_phase == BACKWARD
+    if by_backward and block.after_forward and block.meets_backward:
+        return Verdict(Category.ACTIVATION, 0.6, "made after a forward, freed by backward")
     if block.feeds_forward:
         return Verdict(Category.INPUT, 0.5, "made before each forward, by the same line")
-    if not block.never_freed and block.death_phase == BACKWARD:
+    if by_backward:
         if block.before_forward and not block.after_forward:
             return Verdict(Category.INPUT, 0.5, "made before a forward, freed by its backward")
         return Verdict(Category.ACTIVATION, 0.6, "freed by backward")

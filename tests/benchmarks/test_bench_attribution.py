@@ -28,7 +28,7 @@ LEAST = (("no frames", 0.65), ("late", 0.93), ("ring", 0.94), ("", 0.96))
 Cells = Counter[tuple[str, str]]  # (true, found) -> bytes
 # Jobs whose categories no bare recording can tell: one tensor copied by a builtin without a Python frame, gradients in
 # no `.grad` (they are nobody's) or of parameters that no module owns (nobody told the recorder), inputs and outputs
-# that a list or a kept graph holds, moments that no optimizer holds.
+# that a list or a kept graph holds, moments that no optimizer holds, what a script itself works out under no_grad.
 NOT_TOLD = {
     "data_on_gpu",
     "stashed_gradients",
@@ -39,6 +39,12 @@ NOT_TOLD = {
     "healthy_own_momentum",
     "healthy_lbfgs",
     "manual_sgd",
+    "all_cameras",
+    "cam_lists",
+    "dpo_pairs",
+    "metric_states",
+    "metric_with_graph",
+    "sample_gradients",
 }
 
 
