@@ -38,6 +38,8 @@ MEASURED = [
     ("8-bit AdamW, ViT-H", eight_bit_optimizer.STEP_TIME, 1 / 1.014),
     ("8-bit AdamW, Llama-2-7B", eight_bit_optimizer.STEP_TIME, 1 / (1 - 0.09)),
     ("FSDP on 8 A100 against 1, TinyLlama (litgpt)", UNKNOWN_NVLINK, 1.02),
+    # daddyofadoggy.github.io/blog/posts/ddp_fsdp: "97.71% compute efficiency"
+    ("FSDP keeping gathered parameters, 2 H100 against 1, GPT-2 Large", UNKNOWN_NVLINK, 1 / 0.9771),
     ("FSDP on 2 GPUs over PCIe, Llama-2-7B LoRA (litgpt)", UNKNOWN_PCIE, 2.5),
     ("nf4 QLoRA against LoRA, Llama-2-7B (litgpt)", qlora.UNPACKING, 1.56),
     ("nf4 QLoRA against LoRA, StableLM-3B (litgpt)", qlora.UNPACKING, 1.47),
