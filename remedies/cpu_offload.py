@@ -65,9 +65,15 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
         high=None,
         step_time_factor=transfer_factor(case, moved, overlapped="optimizer_state" not in what),
         numerics=NUMERICS,
-        why="; ".join(parts) + f"; {size(moved)} cross PCIe in a step",
+        why="; ".join(parts) + f"; {size(moved)} cross PCIe in a step{_together(case, moved // 2)}",
         time_doubt="from transfers hidden behind computation to pageable host memory and none hidden",
     )
+
+
+def _together(case: Case, held: int) -> str:
+    """The ranks of a node share its memory."""
+    ranks = case.job.world_size // case.job.nnodes
+    return f"; the {ranks} ranks of a host hold {size(ranks * held)} there" if ranks > 1 else ""
 
 
 def _state_bytes(timeline: Timeline) -> int:
