@@ -35,7 +35,8 @@ from .attribution.phases import BACKWARD, FORWARD, run_starts
 from .attribution.signs import Sign
 from .call_sites import like_module, module_label
 from .interface import Case, Category, Claim, DeviceProfile, LiveBlock
-from .judging import bytes_of, claim, held_by_line, is_largest, named_elsewhere, of_kind, serves, share
+from .judging import bytes_of, claim, held_by_line, is_largest, named_elsewhere, of_kind, share
+from .serving import serves
 from .text import count, moment, percent, size
 
 CODE = "OOM004"

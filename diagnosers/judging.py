@@ -3,11 +3,6 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from .attribution.facts import gather
-from .attribution.phases import BACKWARD, FORWARD, OPTIMIZER, run_starts
-from .attribution.signs import Sign
 from .call_sites import Lines, like_module, module_label
 from .interface import Case, Category, Claim, Confidence, DeviceProfile, LiveBlock, Location, Severity
 from .text import line, size
@@ -80,19 +75,6 @@ def severity(profile: DeviceProfile, part: float, limits: Mapping[str, float]) -
     if profile.oom is None:
         return Severity.NOTE
     return Severity.ERROR if part >= limits["error_share"] else Severity.WARNING
-
-
-def serves(profile: DeviceProfile) -> bool:
-    """Whether the job trains nothing: as recorded, or as far as a recording of several forwards shows."""
-    facts = gather(profile.snapshot, profile.device_snapshot)
-    if (facts.signs & (Sign.OPTIMIZER_INIT | Sign.OPTIMIZER | Sign.ENGINE)).any():
-        return False
-    if np.isin(facts.phases.phase, (BACKWARD, OPTIMIZER)).any():
-        return False
-    job = profile.snapshot.recording
-    if job is not None:
-        return not job.facts.get("optimizers") and job.facts.get("training_mode") is not True
-    return len(run_starts(facts.phases, FORWARD)) > 1
 
 
 def is_largest(case: Case, mine: int) -> bool:

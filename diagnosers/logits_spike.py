@@ -35,7 +35,8 @@ from .attribution.facts import Facts, gather
 from .attribution.phases import BACKWARD, FORWARD, OTHER, run_starts
 from .attribution.signs import Sign
 from .interface import Case, Category, Claim, DeviceProfile, LiveBlock
-from .judging import bytes_of, claim, serves, share
+from .judging import bytes_of, claim, share
+from .serving import serves
 from .text import count, moment, percent, size
 
 CODE = "OOM008"

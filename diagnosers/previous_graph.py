@@ -27,7 +27,8 @@ import numpy as np
 from .attribution.facts import gather
 from .attribution.phases import BACKWARD
 from .interface import Case, Category, Claim, DeviceProfile, LiveBlock, Severity
-from .judging import bytes_of, claim, serves, share
+from .judging import bytes_of, claim, share
+from .serving import serves
 from .survivors import complete_steps, step_of
 from .text import count, moment, percent, size
 

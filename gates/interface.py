@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..diagnosers.compare import CategoryChange
 from ..diagnosers.interface import Category
 from .metric import Metric as Metric
 
 if TYPE_CHECKING:
+    from ..diagnosers.compare import CategoryChange  # the analysis of a log starts without it
     from ..remedies.interface import Candidate
 
 
@@ -126,7 +126,7 @@ class Gate:
     checks: tuple[Check, ...]
     budget_bytes: int | None  # the tightest of budget and headroom
     baseline_bytes: int | None
-    categories: tuple[CategoryChange, ...] = ()  # against the baseline, largest first
+    categories: tuple["CategoryChange", ...] = ()  # against the baseline, largest first
     moved: tuple[LineMoved, ...] = ()  # the same; their bytes sum to those of `categories`
     held: tuple[Line, ...] = ()  # what holds the peak, largest first
     changes: tuple[CodeChange, ...] = ()  # since the baseline was committed, in files that allocate

@@ -7,7 +7,7 @@ torch/utils/checkpoint.py, torch/distributed/fsdp, torch/csrc/autograd of those 
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from ...snapshots.model import Frame
 
@@ -237,15 +237,18 @@ def is_torch_file(filename: str) -> bool:
     return bool(_TORCH_FILE.search(filename))
 
 
-_COMPILED = tuple(
-    (
-        entry.sign,
-        re.compile(entry.name) if entry.name else None,
-        re.compile(entry.file) if entry.file else None,
-        entry.python,
+@cache
+def _compiled() -> tuple[tuple[int, re.Pattern[str] | None, re.Pattern[str] | None, bool | None], ...]:
+    """Once they are asked for: what reads no snapshot (a log) starts without them."""
+    return tuple(
+        (
+            entry.sign,
+            re.compile(entry.name) if entry.name else None,
+            re.compile(entry.file) if entry.file else None,
+            entry.python,
+        )
+        for entry in TABLE
     )
-    for entry in TABLE
-)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -255,7 +258,7 @@ def signs_of(frame: Frame) -> int:
     found = Sign.PYTHON if python else Sign.NATIVE
     if python and is_library_file(frame.filename):
         found |= Sign.LIBRARY
-    for sign, name, file, only_python in _COMPILED:
+    for sign, name, file, only_python in _compiled():
         if only_python is not None and only_python != python:
             continue
         if name is not None and not name.search(frame.name):
