@@ -20,9 +20,9 @@ Known limits
 
 What the remedies change
     chunked-loss computes head and loss piece by piece and never holds all logits; fewer tokens per micro-batch
-    divides them; a loss on the needed positions only is the cheapest of all. needed-logits: where nothing is trained, a
-    prompt's last position is all that the next token needs (`logits_to_keep=1` in transformers); of scores of a text,
-    the positions in pieces (compute-in-chunks).
+    divides them; a loss on the needed positions only is the cheapest of all.
+    needed-logits: where nothing is trained, a prompt's last position is all that the next token needs
+    (`logits_to_keep=1` in transformers); of the scores of a text, the positions in pieces (compute-in-chunks).
 """
 
 from collections.abc import Mapping
