@@ -12,8 +12,10 @@ def wrapped_by(tensor: torch.Tensor) -> list[torch.Tensor] | None:
     flatten = getattr(type(tensor), "__tensor_flatten__", None)
     if flatten is None:
         return None
-    found = [each for each in getattr(tensor, "__dict__", {}).values() if isinstance(each, torch.Tensor)]
-    if not found:  # in slots
+    slots = [name for kind in type(tensor).__mro__ for name in kind.__dict__.get("__slots__", ())]
+    held = [getattr(tensor, name, None) for name in slots] if slots else getattr(tensor, "__dict__", {}).values()
+    found = [each for each in held if isinstance(each, torch.Tensor)]
+    if not found:  # behind properties
         names, _ = flatten(tensor)
         found = [each for name in names if isinstance(each := getattr(tensor, name), torch.Tensor)]
     return [each for each in found if each is not tensor]
