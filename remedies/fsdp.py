@@ -101,10 +101,11 @@ def _units(
     """The gradients of each unit in one backward, and when that unit's backward has ended: blocks, then the root."""
     made = timeline.is_category(Category.GRADIENT)
     made &= (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end)
+    ends = ends_of_backward(timeline, passes, iteration)
     for i, block in enumerate(passes):
         mine = made & timeline.under(block.path)
         made &= ~mine
-        yield np.flatnonzero(mine), _end(passes, i, iteration)
+        yield np.flatnonzero(mine), ends[i]
     if passes:
         yield np.flatnonzero(made), iteration.end + 0.5
 
@@ -156,16 +157,17 @@ def gathered(
     known = np.unique(timeline.size[timeline.is_category(Category.PARAMETER)])
     inside = [_pieces(case, p.path, known) for p in passes]
     root = _outside(case, [p.path for p in passes], known)
+    ends = ends_of_backward(timeline, passes, iteration)
     forward = [(n, iteration.start, iteration.end) for n in root]
     for i, block in enumerate(passes):
         later = passes[i + 1].start if i + 1 < len(passes) else iteration.backward_start
         forward.append((size[i], block.start - 0.5, later - 0.3))
-        until = min(block.end, later - 0.6) if reshard else _end(passes, i, iteration) - 0.5
+        until = min(block.end, later - 0.6) if reshard else ends[i] - 0.5
         forward += [(n, block.start - 0.4, until) for n in inside[i]]
     new = new.added(forward, category=Category.COMMUNICATION, phase=FORWARD, step=iteration.step)
     backward = [(sum(root), iteration.end - 0.2, iteration.end + 0.5)]
     for i, block in enumerate(passes):
-        begin, end = block.backward_start, _end(passes, i, iteration)
+        begin, end = block.backward_start, ends[i]
         if not np.isfinite(begin):
             continue
         if reshard:
@@ -173,8 +175,8 @@ def gathered(
             if i + 1 == len(passes):
                 backward.append((size[i], min(_root_begins(timeline, iteration), begin - 0.6), begin - 0.2))
             if i:
-                backward.append((size[i - 1], begin - 0.1, end - 0.2))
-        after = _end(passes, i - 1, iteration) if i else iteration.end + 1
+                backward.append((size[i - 1], begin - 0.1, passes[i - 1].backward_start - 0.2))
+        after = ends[i - 1] if i else iteration.end + 1
         backward.append((size[i], end - 0.45, after - 0.47))
     new = new.added(backward, category=Category.COMMUNICATION, phase=BACKWARD, step=iteration.step)
     return new.joined(*(_whole(timeline, rows, end - 0.4) for rows, end in _units(timeline, passes, iteration)))
@@ -219,6 +221,16 @@ def _whole(timeline: Timeline, rows: NDArray[np.intp], until: float) -> Timeline
     return timeline.copies(rows, birth=birth, death=np.maximum(until, birth + 0.1), category=Category.TEMPORARY)
 
 
-def _end(passes: list[BlockPass], index: int, iteration: Iteration) -> float:
-    """The end of a block's backward: when the block before it (in the model) begins its own."""
-    return passes[index - 1].backward_start if index else iteration.end
+def ends_of_backward(timeline: Timeline, passes: list[BlockPass], iteration: Iteration) -> list[float]:
+    """The end of each block's backward: when another module makes something after it (the block before it, mostly)."""
+    back = (timeline.birth >= iteration.backward_start) & (timeline.birth < iteration.end) & (timeline.module >= 0)
+    found = []
+    for i, block in enumerate(passes):
+        end = passes[i - 1].backward_start if i else iteration.end
+        mine = timeline.under(block.path)
+        last = timeline.birth[back & mine & (timeline.birth < end)]
+        if len(last):  # what lies between two stages, or before the first block, runs when the block is done
+            others = timeline.birth[back & ~mine & (timeline.birth > last.max()) & (timeline.birth < end)]
+            end = min(end, float(others.min(initial=np.inf)))
+        found.append(end)
+    return found
