@@ -1,4 +1,4 @@
-"""Five remedies on sixteen jobs: the bounds of the table that `make accuracy` writes into docs/accuracy.md.
+"""Five remedies on twenty jobs: the bounds of the table that `make accuracy` writes into docs/accuracy.md.
 
 Recordings are kept in build/recordings: a second run, and one that was stopped, goes on from there.
 """
