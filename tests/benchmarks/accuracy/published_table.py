@@ -106,6 +106,12 @@ RUNS: dict[int, Job] = {
     26: Job(options=TITAN, script=f"{LLAMA} ops --length 8192 --batch 2 --compile", figure="reserved"),
     28: Job(options=f"{TITAN} --nnodes 16", script=f"{LLAMA} ops --length 8192 --batch 2", figure="reserved"),
     29: Job(options=f"{TITAN} --nnodes 16", script=f"{LLAMA} ops --length 8192 --batch 2 --compile", figure="reserved"),
+    31: Job(options=TITAN, script=f"{LLAMA} full --length 32768 --batch 1 {FLOAT8}", figure="reserved"),
+    43: Job(
+        options="--gpu h200 --target-torch 2.8 --nproc-per-node 8 --nnodes 4",
+        script=f"{LLAMA} ops --length 8192 --batch 2 {FLOAT8} --compile-loss",
+        figure="reserved",
+    ),
     49: Job(
         options=f"{H100} --capacity 96GiB {EXPANDABLE}",
         script=f"{LLAMA} ops --length 8192 --batch 1 {FLOAT8}",
