@@ -24,7 +24,7 @@ from ..diagnosers.recorded import JOBS, KINDS, KINDS_APART, OF_THE_RECORDERS, re
 
 # By what a recording has. A late one knows blocks that are older by their sizes alone: whether those are a cache, what
 # was loaded, or weights, no size tells; and little is left of a job that is recorded from its last backward on.
-LEAST = (("no frames", 0.65), ("late", 0.93), ("ring", 0.94), ("", 0.96))
+LEAST = (("no frames", 0.8), ("late", 0.93), ("ring", 0.94), ("", 0.96))
 Cells = Counter[tuple[str, str]]  # (true, found) -> bytes
 # Jobs whose categories no bare recording can tell: one tensor copied by a builtin without a Python frame, gradients in
 # no `.grad` (they are nobody's) or of parameters that no module owns (nobody told the recorder), inputs and outputs
