@@ -38,7 +38,7 @@ class BlockPass:
 
 def trains(timeline: Timeline) -> bool:
     """Whether any forward of the trace has a backward."""
-    return any(each.backward_start < timeline.events for each in iterations(timeline))
+    return any(is_training(each, timeline) for each in iterations(timeline))
 
 
 def iterations(timeline: Timeline) -> tuple[Iteration, ...]:
