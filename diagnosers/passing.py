@@ -23,13 +23,14 @@ LARGEST_LEFT_OUT = 2
 def passing(facts: Facts, rows: Sequence[int], serves: bool | None) -> frozenset[int]:
     """Of `rows`, which are activations: those that die in the forward that made them, or in the backward.
 
-    Of blocks that are alive where the recording is cut, what the same stack made before tells; else whether the job
-    `serves`, that is, trains nothing (None = as far as the recording shows).
+    Of blocks that are alive where the recording is cut, what the same stack made in earlier runs tells, but for what
+    its kernels worked with; else whether the job `serves`, that is, trains nothing (None = as far as the recording
+    shows).
     """
     in_backward = (facts.birth_phase == BACKWARD) & ((facts.signs & Sign.RECOMPUTE) == 0)
     kept = np.where(in_backward, facts.rounds >= 1, facts.outlives_run)
     told = ~(facts.never_freed & facts.run_cut)
-    before = _kept_share(facts, kept, told & (facts.lives.alloc_stack >= 0))
+    before = _kept_share(facts, kept, ~facts.run_cut & ~facts.scratch & (facts.lives.alloc_stack >= 0))
     trains = np.isin(facts.phases.phase, (BACKWARD, OPTIMIZER)).any() or (facts.signs & _TRAINS).any()
     only = not trains and len(run_starts(facts.phases, FORWARD)) > 1  # one that was cut may have had a backward to come
     serves = (only if serves is None else serves) and not _keeps_a_graph(facts)
