@@ -158,7 +158,8 @@ def _only_forwards(profile: DeviceProfile) -> bool:
 
 def _ran_out(profile: DeviceProfile) -> bool:
     """Whether the process ended out of memory, on whichever of its devices: then no backward can follow on any."""
-    return any((device.trace.action == Action.OOM).any() for device in profile.snapshot.devices)
+    others = (device for device in profile.snapshot.devices if device.device != profile.device)
+    return profile.oom is not None or any((device.trace.action == Action.OOM).any() for device in others)
 
 
 def _kept_share(profile: DeviceProfile, event: int, kept: Mapping[int, object]) -> float:

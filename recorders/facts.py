@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..remedies.runtime.modules import of_classes, repeated_blocks, user_class
 from .batches import length
@@ -116,20 +115,9 @@ def _optimizer(optimizer: torch.optim.Optimizer) -> dict[str, object]:
 
 
 def _loader() -> dict[str, object] | None:
-    """The DataLoader that feeds training: of those alive, or being iterated, the one over the most samples.
-
-    `for batch in DataLoader(...)` keeps the iterator only; it knows its batch sampler and its data set.
-    """
-    found: list[tuple[int, int]] = []
-    for each in gc.get_objects():
-        if issubclass(type(each), DataLoader):
-            size, dataset = each.batch_size, each.dataset
-        elif issubclass(type(each), _BaseDataLoaderIter):
-            size, dataset = getattr(each._index_sampler, "batch_size", None), each._dataset
-        else:
-            continue
-        if isinstance(size, int):
-            found.append((length(dataset), size))
+    """The DataLoader that is to feed training: of those alive the one over the most samples."""
+    loaders = [each for each in gc.get_objects() if issubclass(type(each), DataLoader)]
+    found = [(length(each.dataset), each.batch_size) for each in loaders if isinstance(each.batch_size, int)]
     if not found:
         return None
     samples, batch_size = max(found)

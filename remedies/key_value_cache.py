@@ -7,7 +7,7 @@ from ..diagnosers.attribution.signs import Sign
 from ..diagnosers.attribution.stacks import read_stacks
 from ..diagnosers.interface import Category
 from .estimating import Case
-from .passes import activation_rows, is_training, iterations
+from .passes import activation_rows, trains
 from .whatif_timeline import FORWARD, Mask, Timeline
 
 LEAST_SHARE = 0.05  # of the peak
@@ -58,7 +58,7 @@ def _source(timeline: Timeline, row: int, cached: Mask, copied: set[int]) -> int
 def refused(case: Case) -> str | None:
     """Why there is nothing to do with a cache."""
     timeline, rows = case.timeline, cache_rows(case)
-    if case.facts.optimizers or any(is_training(each, timeline) for each in iterations(timeline)):
+    if case.facts.optimizers or trains(timeline):
         return "the job trains: its forwards need no cache"
     if not len(rows):
         return "no key-value cache is in the trace"

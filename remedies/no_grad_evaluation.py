@@ -22,7 +22,7 @@ from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .key_value_cache import kept_by_a_cache
-from .passes import is_training, iterations, saved_rows
+from .passes import is_training, iterations, saved_rows, trains
 from .whatif_timeline import FORWARD, Mask, Run, Timeline
 
 NAME = "no-grad-evaluation"
@@ -45,7 +45,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     timeline, rows = case.timeline, _kept(case)
     if not rows.any():
         return NotApplicable(NAME, _why_not(case))
-    inference = _only_infers(case)
+    inference = only_infers(case)
     low = high = None
     doubt = ""
     end = _read_by(timeline, rows, READ_BY)
@@ -88,19 +88,15 @@ def _ending(timeline: Timeline, end: NDArray[np.float64]) -> Timeline:
 
 def _why_not(case: Case) -> str:
     timeline = case.timeline
-    if _trains(case):
+    if trains(case.timeline):
         if _cut_in_training(case):
             return "the trace ends in an out-of-memory: the last forward may have had its backward still to come"
         return "every forward of the trace is followed by a backward"
     if not _forwards(timeline):
         return "no forward of a model is in the trace"
-    if not _only_infers(case):
+    if not only_infers(case):
         return "no backward is in the trace, but one may have been still to come: it was cut off, or had an optimizer"
     return "the forwards of the trace keep nothing but what they return"
-
-
-def _trains(case: Case) -> bool:
-    return any(is_training(each, case.timeline) for each in iterations(case.timeline))
 
 
 def _cut_in_training(case: Case) -> bool:
@@ -111,10 +107,10 @@ def _cut_in_training(case: Case) -> bool:
     return case.profile.oom is not None and case.facts.training_mode is not False
 
 
-def _only_infers(case: Case) -> bool:
+def only_infers(case: Case) -> bool:
     """Forwards, and no sign that a backward was to come: a recording that was cut needs a complete one before."""
     timeline = case.timeline
-    if _trains(case) or case.facts.optimizers:
+    if trains(case.timeline) or case.facts.optimizers:
         return False
     if timeline.is_category(Category.GRADIENT, Category.OPTIMIZER_STATE).any():
         return False
@@ -141,11 +137,11 @@ def _saved(case: Case) -> Mask:
     """
     timeline: Timeline = case.timeline
     found = np.zeros(len(timeline), np.bool_)
-    if _only_infers(case):
+    if only_infers(case):
         for run in _forwards(timeline):
             found[_outliving(timeline, run)[:-1]] = True
         return found
-    if _cut_in_training(case) or not _trains(case):
+    if _cut_in_training(case) or not trains(case.timeline):
         return found
     if case.facts.training_mode is False:
         for run in _after_training(timeline):

@@ -17,7 +17,7 @@ from ..diagnosers.text import size
 from .estimating import Case, Change
 from .interface import Band, Effort, NotApplicable, Numerics, Setting
 from .key_value_cache import without_cache
-from .passes import is_training, iterations
+from .passes import trains
 
 NAME = "no-training-cache"
 NUMERICS = Numerics.IDENTICAL
@@ -26,7 +26,7 @@ LEAST_SHARE = 0.01  # of the peak
 
 
 def settings(case: Case) -> tuple[Setting, ...] | NotApplicable:
-    if not any(is_training(each, case.timeline) for each in iterations(case.timeline)):
+    if not trains(case.timeline):
         return NotApplicable(NAME, "no backward is in the trace: what generates needs its cache")
     if _saves(case) < LEAST_SHARE * case.timeline.peak().bytes:
         return NotApplicable(NAME, "no key-value cache is kept beside what a backward needs")

@@ -17,13 +17,11 @@ from .batch_scaling import with_batch
 from .estimating import Case, Change
 from .gradient_accumulation import step_time
 from .interface import Effort, NotApplicable, Numerics, Setting
-from .passes import trains
+from .no_grad_evaluation import only_infers
 
 NAME = "smaller-batch"
 NUMERICS = Numerics.CHANGED
 EFFORT = Effort.SETTING
-
-
 UNKNOWN_BATCH = "the recording does not say how many samples a batch has: divide it where the script makes it"
 
 
@@ -47,7 +45,7 @@ def change(case: Case, options: Mapping[str, Any]) -> Change | NotApplicable:
     else:
         divisor, fewer = int(options["divided_by"]), f"{options['divided_by']} times fewer"
     by_hand = "" if "batch_size" in options else UNKNOWN_BATCH
-    infers = case.profile.oom is None and not case.facts.optimizers and not trains(case.timeline)
+    infers = only_infers(case)
     return Change(
         setting=Setting(name=NAME, options=dict(options)),
         expected=with_batch(case.timeline, 1 / divisor, case.job.gpu),

@@ -60,14 +60,15 @@ class KernelCall:
                 tracker.device.might_take(each.between[1], self._index)
             return
         device, context = tracker.device, tracker.device.context
-        if each.kind == "handle" and self._handle_key(each) in tracker.handles:
+        handle = self._handle_key(each) if each.kind == "handle" else None
+        if handle in tracker.handles:
             return
         context.stack = device.stacks.capture(4)
         category = context.category
         context.category = WORKSPACE if each.is_workspace else TEMPORARY
         try:
-            if each.kind == "handle":
-                tracker.handles[self._handle_key(each)] = self._scratch(each, each.bytes)
+            if handle is not None:
+                tracker.handles[handle] = self._scratch(each, each.bytes)
             elif each.kind == "trial":
                 self._try(each)
             elif each.instead:

@@ -71,18 +71,14 @@ def test_of_stages_that_differ_the_blocks_inside_are_the_blocks() -> None:
     assert describe([_stages(4, 4, 4)], [])["blocks"] == ["1.0", "1.1", "1.2"]
 
 
-def test_a_loader_that_only_its_loop_knows_is_found() -> None:
+def test_a_loader_that_nothing_was_drawn_from_yet_is_found() -> None:
     class Many(torch.utils.data.Dataset[int]):
         def __len__(self) -> int:
             return 1 << 40
 
-        def __getitem__(self, index: int) -> int:
-            return index
-
-    for _ in torch.utils.data.DataLoader(Many(), batch_size=7):
-        facts = read(_recording(describe([torch.nn.Linear(2, 2)], [])))
-        break
-    assert facts.loader_batch_size == 7
+    loader = torch.utils.data.DataLoader(Many(), batch_size=7)
+    facts = read(_recording(describe([torch.nn.Linear(2, 2)], [])))
+    assert facts.loader_batch_size == loader.batch_size == 7
 
 
 def test_a_loader_that_went_with_its_loop_was_seen_when_batches_were_drawn() -> None:
